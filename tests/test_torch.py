@@ -361,7 +361,7 @@ def test_an_old_torch_is_refused(opened: Open, torch: ModuleType, monkeypatch: p
             assert opened(LINEAR).runtime == f"torch {version}"
             continue
         with pytest.raises(
-            RuntimeMissingError, match=r"is too old to read weights safely; install 2\.10 or newer: pip"
+            RuntimeMissingError, match=r"is too old to read model files safely; install 2\.10 or newer: pip"
         ):
             opened(LINEAR)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 from typing import Any, Final
 
 FRAMEWORK_ENVIRONMENT: Final = {
@@ -41,26 +42,34 @@ def import_framework(module: str) -> Any:
             gc.enable()
 
 
-def require_framework(module: str, title: str, install: str, needs: str = "__name__") -> Any:
+def require_framework(
+    module: str, title: str, install: str, minimum: tuple[int, int] = (0, 0), needs: str = "__version__"
+) -> Any:
     """Import the framework of a model.
 
     Args:
+        minimum: the first version that opens hostile files safely.
         needs: a name in it, which a folder that an uninstall left lacks.
 
     Raises:
-        RuntimeMissingError: it is not installed or does not load; with the command that installs it.
+        RuntimeMissingError: it is not installed, does not load, or is too old; with the command that helps.
     """
+    from .base import RuntimeMissingError  # late: `doctor` does without NumPy
+
     try:
         framework = import_framework(module)
         getattr(framework, needs)
     except Exception as error:  # a native library that does not fit raises ImportError or OSError, among others
-        from .base import RuntimeMissingError  # late: `doctor` does without NumPy
-
         fault = f"is installed but does not load ({first_line(error)[:200]})"
         # A missing module deeper down means: installed, but not complete.
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             fault = "is not installed"
         raise RuntimeMissingError(f"{title} {fault}; run: {install}") from error
+    if minimum > (0, 0) and tuple(map(int, re.findall(r"\d+", framework.__version__)[:2])) < minimum:
+        raise RuntimeMissingError(
+            f"{title} {framework.__version__} is too old to read model files safely; install {minimum[0]}.{minimum[1]} "
+            f"or newer: {install.replace('install', 'install -U', 1)}"
+        )
     return framework
 
 

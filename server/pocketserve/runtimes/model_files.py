@@ -40,3 +40,9 @@ def file_errors(
         raise ModelLoadError(f"{name} {fault} ({error}); {remedy}") from error
     except OSError as error:
         raise ModelLoadError(f"{name} cannot be read: {error.strerror or error}") from error
+
+
+def file_size(path: Path) -> int:
+    """Return the bytes of a model file."""
+    with file_errors(path.name):
+        return path.stat().st_size

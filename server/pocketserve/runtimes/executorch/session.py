@@ -14,7 +14,6 @@ The framework's behaviour that shapes the code below:
 
 from __future__ import annotations
 
-import importlib
 import math
 import mmap
 import struct
@@ -25,9 +24,11 @@ from typing import Any, NamedTuple
 
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.executorch import INSTALL
-from pocketserve.runtimes.torch.common import error_message, file_size, import_torch, leaf_array, load_errors, to_torch
+from pocketserve.runtimes.framework_import import require_framework
+from pocketserve.runtimes.model_files import file_errors, file_size
+from pocketserve.runtimes.torch.common import error_message, import_torch, leaf_array, load_errors, to_torch
 from pocketserve.tensors import Array, TensorSpec
 
 # ScalarType of the schema, which is torch's own numbering.
@@ -66,16 +67,11 @@ class ExecutorchRuntime:
     fixed_threads = True  # its library has a pool of its own
 
     def open(self, source: ModelSource) -> ExecutorchSession:
-        """See :class:`~pocketserve.runtimes.base.Runtime`."""
         size = file_size(source.path)
         description = _read_method(source.path)
         torch = import_torch()
-        try:
-            runtime = importlib.import_module("executorch.runtime")
-            title = f"executorch {metadata.version('executorch')}"
-        except Exception as error:  # a native library that does not fit raises OSError, among others
-            reason = f"{type(error).__name__}: {error_message(error, 200)}"
-            raise RuntimeMissingError(f"ExecuTorch is not usable ({reason}); run: {INSTALL}") from None
+        runtime = require_framework("executorch.runtime", "ExecuTorch", INSTALL, needs="Runtime")
+        title = f"executorch {metadata.version('executorch')}"
         with load_errors(source.path.name, title):
             program = runtime.Runtime.get().load_program(source.path)
             return ExecutorchSession(torch, program, description, title, size)
@@ -85,16 +81,7 @@ RUNTIME = ExecutorchRuntime()
 
 
 class ExecutorchSession:
-    """A method of a loaded program.
-
-    Args:
-        description: what the file says of the method.
-        runtime: the framework with its version.
-        file_bytes: size of the file.
-
-    Raises:
-        ModelLoadError: it takes or returns what the protocol cannot carry.
-    """
+    """A method of a loaded program."""
 
     signatures: Mapping[str, Signature] = {}
 
@@ -115,11 +102,7 @@ class ExecutorchSession:
         self.memory_bytes = file_bytes + sum(tensor.nbytes() for tensor in tensors)
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`~pocketserve.runtimes.base.Session`.
-
-        Raises:
-            ValueError: the program cannot take these sizes or types.
-        """
+        """Run; raise ValueError if the program cannot take these sizes or types."""
         if self._method is None:
             raise RuntimeError("the session is closed")
         values = [
@@ -137,9 +120,7 @@ class ExecutorchSession:
         }
 
     def close(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.Session`."""
-        self._method = None
-        self._program = None
+        self._method = self._program = None
 
     def _tensor(self, spec: TensorSpec, array: Array) -> Any:
         maximum = self._maximum[spec.name]
@@ -178,30 +159,20 @@ def _specs(role: str, values: Sequence[_Value], meta: Any) -> list[TensorSpec | 
 
 
 def _read_method(path: Path) -> _Method:
-    """Return the method forward, or the only one, after checks that the framework does not make.
-
-    Raises:
-        ModelLoadError: the file is no program, is not whole, or has no such method.
-    """
-    try:
-        with mapped(path) as data:
-            identifier = data[4:8]
-            if identifier[:2] != b"ET" or not identifier[2:].isdigit():
-                raise ModelLoadError(
-                    f"{path.name} is no ExecuTorch program (bytes 4 to 7 are not ETnn); export it again"
-                )
-            base, size = _extent(data)
-            program = FlatBuffer(data, identifier, BUDGET + size).root()
-            # Program: 4 segments. DataSegment: 0 offset, 1 size.
-            for offset, length in program.tables(4, lambda part: (part.integer(0, "Q"), part.integer(1, "Q"))):
-                if base + offset + length > len(data):
-                    raise DamagedFileError("its weights lie outside the file")
-            _check_texts(program)
-            # ExecutionPlan: 0 name, 3 inputs, 4 outputs.
-            methods = program.tables(1, lambda plan: _Method(plan.text(0), _values(plan, 3), _values(plan, 4)))
-    except (DamagedFileError, OSError) as error:
-        reason = error_message(error)
-        raise ModelLoadError(f"{path.name} is damaged or cut short ({reason}); copy it again") from error
+    """Return the method forward, or the only one, after checks that the framework does not make."""
+    with file_errors(path.name, remedy="copy it again"), mapped(path) as data:
+        identifier = data[4:8]
+        if identifier[:2] != b"ET" or not identifier[2:].isdigit():
+            raise ModelLoadError(f"{path.name} is no ExecuTorch program (bytes 4 to 7 are not ETnn); export it again")
+        base, size = _extent(data)
+        program = FlatBuffer(data, identifier, BUDGET + size).root()
+        # Program: 4 segments. DataSegment: 0 offset, 1 size.
+        for offset, length in program.tables(4, lambda part: (part.integer(0, "Q"), part.integer(1, "Q"))):
+            if base + offset + length > len(data):
+                raise DamagedFileError("its weights lie outside the file")
+        _check_texts(program)
+        # ExecutionPlan: 0 name, 3 inputs, 4 outputs.
+        methods = program.tables(1, lambda plan: _Method(plan.text(0), _values(plan, 3), _values(plan, 4)))
     choices = [method for method in methods if method.name == "forward"] or methods
     if len(choices) != 1:
         names = ", ".join(method.name for method in methods) or "none"

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.messages import excerpt
-from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError, Signature
-from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT, import_framework
+from pocketserve.runtimes.base import ModelLoadError, Signature
+from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT, require_framework
 from pocketserve.runtimes.tensorflow import INSTALL
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 
@@ -31,12 +31,7 @@ def import_tensorflow(threads: int) -> Any:
     """Import TensorFlow for serving: quiet, on the CPU, with the first model's number of threads for all of them."""
     # With oneDNN, as on x86-64, TensorFlow has an allocator of its own that never gives anything back.
     os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "true")
-    try:
-        tf = import_framework("tensorflow")
-    except Exception as error:  # a native library that does not fit raises OSError, among others
-        if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
-            raise RuntimeMissingError(f"TensorFlow is not installed; run: {INSTALL}") from None
-        raise RuntimeMissingError(f"TensorFlow is installed but does not load: {error_text(error)}") from error
+    tf = require_framework("tensorflow", "TensorFlow", INSTALL)
     if os.environ["TF_CPP_MIN_LOG_LEVEL"] == FRAMEWORK_ENVIRONMENT["TF_CPP_MIN_LOG_LEVEL"]:
         tf.get_logger().setLevel("ERROR")
     with _configuring, contextlib.suppress(RuntimeError):  # it has run already, here or in the embedding program

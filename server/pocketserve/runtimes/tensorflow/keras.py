@@ -18,7 +18,7 @@ from typing import Any
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.framework_import import import_framework
+from pocketserve.runtimes.framework_import import require_framework
 from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
 from pocketserve.tensors import Array
 
@@ -86,18 +86,9 @@ def _entry(tf: Any, model: Any, specs: Mapping[str, Any], function: Any) -> comm
 
 
 def _import_keras() -> Any:
-    """Import Keras 3 on TensorFlow; raise RuntimeMissingError if it is missing, too old, or set to another one."""
+    """Import Keras 3 on TensorFlow."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    try:
-        keras = import_framework("keras")
-    except Exception as error:
-        raise RuntimeMissingError(f"Keras is not usable ({common.error_text(error)}); run: {INSTALL}") from error
-    version = tuple(int(part) for part in re.findall(r"\d+", keras.__version__)[:2])
-    if version < MINIMUM_KERAS:
-        raise RuntimeMissingError(
-            f"Keras {keras.__version__} is too old to load model files safely; install {MINIMUM_KERAS[0]}."
-            f"{MINIMUM_KERAS[1]} or newer: pip install -U 'pocketserve[tensorflow]'"
-        )
+    keras = require_framework("keras", "Keras", INSTALL, MINIMUM_KERAS)
     if keras.backend.backend() != "tensorflow":
         raise RuntimeMissingError(
             f"Keras is set to compute with {keras.backend.backend()}; set KERAS_BACKEND=tensorflow for the server"

@@ -42,18 +42,11 @@ class SavedModelRuntime:
     fixed_threads = True  # TensorFlow takes it once for the process
 
     def open(self, source: ModelSource) -> common.TensorFlowSession:
-        """Load a model.
-
-        Raises:
-            RuntimeMissingError: TensorFlow is not installed.
-            ModelLoadError: the folder is damaged, reaches out of itself, or has nothing to serve.
-        """
         folder = source.path if source.path.is_dir() else source.path.parent
-        loader, trust = source.options.get("loader"), source.options.get("trust", False)
+        loader = source.options.get("loader")
+        source.flag("trust")  # for `pocketserve trust`
         if loader not in (None, "v1", "v2"):
             raise ModelLoadError(f"the option loader is 'v2' or 'v1', not {loader!r:.80}")
-        if not isinstance(trust, bool):
-            raise ModelLoadError(f"the option trust is true or false, not {trust!r:.80}")
         tags = _choose_tags(folder, _checked_graphs(folder, source))
         tf = common.import_tensorflow(source.threads)
         model, mark = _load(tf, folder, tags, loader, source.threads)

@@ -43,11 +43,7 @@ class PickleError(ValueError):
 
 
 class Archive:
-    """An archive, as PyTorch's reader sees it.
-
-    Raises:
-        ModelLoadError: PyTorch cannot read its directory, or two members could be taken for one another.
-    """
+    """An archive, as PyTorch's reader sees it. Whatever is wrong with it is a ``ModelLoadError``."""
 
     def __init__(self, torch: Any, path: Path) -> None:
         self._path = path
@@ -62,11 +58,7 @@ class Archive:
         self._records = dict(zip(lower, self.names, strict=True))
 
     def read(self, name: str, maximum: int = MAX_TEXT_BYTES) -> bytes:
-        """Return a member's content.
-
-        Raises:
-            ModelLoadError: it is missing, longer than ``maximum`` bytes, or damaged.
-        """
+        """Return a member's content, ``maximum`` bytes at most."""
         try:
             if self._reader.get_record_size(self._records[name.lower()]) > maximum:
                 raise ValueError("too large")
@@ -81,25 +73,14 @@ class Archive:
                 yield name[5:], self.read(name)
 
     def pickled_classes(self, name: str) -> frozenset[str]:
-        """Check a pickle as PyTorch would read it, without running anything, and return the classes that it names.
-
-        Args:
-            name: of the member, without ``.pkl``.
-
-        Raises:
-            ModelLoadError: PyTorch's reader must not get it.
-        """
+        """Check a pickle (``name.pkl``) as PyTorch would read it, running nothing; return the classes that it names."""
         reader = _Unpickler(self.read(f"{name}.pkl"), lambda key: self._storage_bytes(f"{name}/{key}"))
         with self._explaining():
             reader.load()
         return frozenset(reader.classes)
 
     def check_debug(self) -> None:
-        """Check the records of source lines: PyTorch believes them as well, when a run fails.
-
-        Raises:
-            ModelLoadError: one points outside of its texts.
-        """
+        """Check the records of source lines: PyTorch believes them as well, when a run fails."""
         left = MAX_PIECES
         for name in self.names:
             if name.lower().endswith(".debug_pkl"):

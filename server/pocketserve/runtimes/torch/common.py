@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from pocketserve.messages import excerpt, plural
-from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError, Signature
-from pocketserve.runtimes.framework_import import import_framework
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.framework_import import require_framework
+from pocketserve.runtimes.model_files import file_size
 from pocketserve.runtimes.registry import content_of, first_bytes
 from pocketserve.runtimes.torch import INSTALL, NOT_MODELS
 from pocketserve.tensors import Array, TensorSpec, datatype_of, zeros
@@ -29,56 +30,27 @@ _INPUT_FAULT = re.compile(
 _NOT_THE_INPUT = re.compile(r"allocate|out of memory|not implemented|INTERNAL ASSERT")
 
 
-# --- The framework
-
-
 def import_torch() -> Any:
-    """Import PyTorch, new enough to be safe.
-
-    Raises:
-        RuntimeMissingError: it is missing, broken or too old; with the commands that help.
-    """
-    try:
-        torch = import_framework("torch")
-    except Exception as error:  # a broken native library raises OSError, not ImportError
-        raise RuntimeMissingError(
-            f"PyTorch is not usable ({type(error).__name__}: {str(error)[:200]}); run: {INSTALL}"
-        ) from None
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < MINIMUM_TORCH:
-        raise RuntimeMissingError(
-            f"PyTorch {torch.__version__} is too old to read weights safely; install {MINIMUM_TORCH[0]}."
-            f"{MINIMUM_TORCH[1]} or newer: pip install -U 'pocketserve[torch]'"
-        )
-    return torch
-
-
-def file_size(path: Path) -> int:
-    """Return the bytes of a model file.
-
-    Raises:
-        ModelLoadError: it cannot be read.
-    """
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
+    """Import PyTorch, new enough to be safe."""
+    return require_framework("torch", "PyTorch", INSTALL, minimum=MINIMUM_TORCH)
 
 
 def check_content(path: Path, formats: Collection[str], title: str) -> None:
-    """Check that a file is of one of the formats by its content.
-
-    Raises:
-        ModelLoadError: it is not, or cannot be read.
-    """
+    """Check that a file is of one of the formats by its content."""
     file_size(path)
+    content, reason = content_of(path), f"is no {title}, or is damaged; save it again"
     if (first_bytes(path, 8) or b"")[4:] == b"PTMF":  # PyTorch takes it, and a damaged one ends the process
-        reason = "is a mobile model in FlatBuffer form; save it with _save_for_lite_interpreter(path)"
-        raise ModelLoadError(f"{path.name} {reason}")
-    content = content_of(path)
+        content, reason = None, "is a mobile model in FlatBuffer form; save it with _save_for_lite_interpreter(path)"
     if content not in formats:
-        reason = NOT_MODELS.get(content or "", f"is no {title}, or is damaged; save it again")
-        raise ModelLoadError(f"{path.name} {reason}")
+        raise ModelLoadError(f"{path.name} {NOT_MODELS.get(content or '', reason)}")
+
+
+def keyword_arguments(source: ModelSource) -> dict[str, Any]:
+    """Return the table ``arguments`` of a version's options."""
+    arguments = source.options.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise ModelLoadError("model.toml: arguments must be a table of keyword arguments")
+    return arguments
 
 
 def weight_bytes(tensors: Iterable[Any]) -> int:
@@ -99,7 +71,6 @@ class ModuleSession:
         self.runtime = f"torch {torch.__version__}{title}"
 
     def close(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.Session`."""
         self._module = None
 
     def _check_open(self) -> None:
@@ -113,15 +84,8 @@ class ModuleSession:
             return self._module(*args, **kwargs)
 
 
-# --- Tensors
-
-
 def datatype_of_torch(dtype: Any) -> str:
-    """Return the protocol's datatype for a torch dtype.
-
-    Raises:
-        ValueError: there is none (complex numbers, 8-bit floats).
-    """
+    """Return the protocol's datatype; raise ValueError where it has none (complex numbers, 8-bit floats)."""
     name = str(dtype).removeprefix("torch.")
     try:
         return "BF16" if name == "bfloat16" else datatype_of(name)
@@ -130,11 +94,7 @@ def datatype_of_torch(dtype: Any) -> str:
 
 
 def to_torch(torch: Any, array: Array, spec: TensorSpec) -> Any:
-    """Return a copy of an array as a tensor: the request's memory is read-only, which torch has no tensors for.
-
-    Raises:
-        ValueError: for texts.
-    """
+    """Return a copy of an array as a tensor: the request's memory is read-only, which torch has no tensors for."""
     if array.dtype == object:
         raise ValueError(f"input {spec.name!r} is a tensor of numbers, not of texts")
     tensor = torch.from_numpy(np.array(array))
@@ -152,7 +112,7 @@ def plain_tensor(torch: Any, tensor: Any) -> Any:
     return tensor.resolve_neg().resolve_conj().contiguous()
 
 
-PROBE_SIZES = (1, 16, 64, 256)
+_PROBE_SIZES = (1, 16, 64, 256)
 """Free dimensions of a first run: a window of a convolution may be larger than 1."""
 
 
@@ -164,20 +124,19 @@ def probe_outputs(
     torch: Any,
     run: Callable[[dict[str, Array]], list[tuple[str, Any]]],
     inputs: Sequence[TensorSpec],
-    explain: Callable[[Exception], str],
+    advice: str,
 ) -> list[TensorSpec]:
     """Describe outputs by a run on zeros: the first size of free dimensions at which the model runs.
 
     Args:
         run: returns the leaves of a result by name.
-        explain: the text for a failed run.
+        advice: for a model that takes no zeros.
 
     Returns:
         Specs; a size is free where a run on other sizes gave another one.
 
     Raises:
         FirstRunError: no run succeeds.
-        ModelLoadError: a result cannot be served.
     """
     sized = any(-1 in spec.shape[len(spec.shape) > 1 :] for spec in inputs)
     failure: Exception | None = None
@@ -189,7 +148,7 @@ def probe_outputs(
         except (TypeError, ValueError) as error:
             raise ModelLoadError(f"the model's results cannot be served: {error}") from error
 
-    for size in PROBE_SIZES if sized else PROBE_SIZES[:1]:
+    for size in _PROBE_SIZES if sized else _PROBE_SIZES[:1]:
         try:
             specs = specs_at(size)
         except ModelLoadError:
@@ -202,7 +161,8 @@ def probe_outputs(
         return specs
     assert failure is not None
     shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in inputs)
-    raise FirstRunError(f"a first run on zeros ({shapes}) failed: {explain(failure)}") from failure
+    reason = f"{type(failure).__name__}: {error_message(failure)}"
+    raise FirstRunError(f"a first run on zeros ({shapes}) failed: {reason}; {advice}") from failure
 
 
 def _where_equal(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
@@ -215,9 +175,6 @@ def _where_equal(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
 def with_free_rows(spec: TensorSpec) -> TensorSpec:
     """Return the spec with its first size free, where it is one row."""
     return spec._replace(shape=(-1, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
-
-
-# --- Results
 
 
 def flatten(result: Any) -> list[tuple[str, Any]]:
@@ -266,9 +223,6 @@ def leaf_array(torch: Any, leaf: Any, datatype: str | None = None) -> Array:
     Args:
         datatype: the declared one. Only where it is BF16 do callers know that uint16 means bfloat16; else those
             numbers are widened to FP32, which loses nothing.
-
-    Raises:
-        TypeError: it is neither real numbers nor text.
     """
     if isinstance(leaf, torch.Tensor):
         tensor = plain_tensor(torch, leaf)
@@ -301,9 +255,6 @@ def match_specs(names: Sequence[str], declared: Sequence[TensorSpec], noun: str)
     """Return the manifest's specs for a model's tensors, by name; or in order, where both sides have as many.
 
     Where the manifest renames a tensor, the model's name stays as an alias.
-
-    Raises:
-        ModelLoadError: a declaration fits nothing.
     """
     if {spec.name for spec in declared} <= set(names):
         return {spec.name: spec for spec in declared}
@@ -316,9 +267,6 @@ def match_specs(names: Sequence[str], declared: Sequence[TensorSpec], noun: str)
         f"model.toml declares {plural(len(declared), noun)} ({', '.join(spec.name for spec in declared)}), "
         f"the model has {len(names)}: {', '.join(map(repr, names)) or 'none'}"
     )
-
-
-# --- Errors
 
 
 _NOISE = re.compile(

@@ -19,13 +19,14 @@ from pocketserve.runtimes.torch.common import (
     flatten,
     import_torch,
     is_result,
+    keyword_arguments,
     leaf_array,
     probe_outputs,
     to_torch,
     weight_bytes,
     with_free_rows,
 )
-from pocketserve.runtimes.torch.weights import fill, without_random_numbers
+from pocketserve.runtimes.torch.weights import load_weights, without_random_numbers
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.modules import modules_beside, run_file
 
@@ -39,11 +40,10 @@ class TorchRuntime:
     option_keys = frozenset({"weights", "function", "arguments"})
 
     def open(self, source: ModelSource) -> TorchSession:
-        """See :class:`~pocketserve.runtimes.base.Runtime`."""
         torch = import_torch()
         with modules_beside(source.original, source.trusted):
             module = _build_unfilled(torch, source) if source.options.get("weights") else _build(torch, source)
-        fill(torch, module, source)
+        load_weights(torch, module, source)
         module.eval()
         return TorchSession(torch, module, source)
 
@@ -69,10 +69,7 @@ class TorchSession(ModuleSession):
         self.outputs = self._probe(source.outputs)
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`~pocketserve.runtimes.base.Session`.
-
-        Inputs are passed by name where ``forward`` knows all their names, else in the order of the specs.
-        """
+        """Run; inputs are passed by name where ``forward`` knows all their names, else in the order of the specs."""
         leaves = dict(flatten(self._run(inputs)))
         return {
             spec.name: leaf_array(self._torch, leaves.get(self._result_names[spec.name]), spec.datatype)
@@ -92,9 +89,7 @@ class TorchSession(ModuleSession):
             result = self._run(inputs)
             return self._results(result)
 
-        specs = probe_outputs(
-            self._torch, run, self.inputs, lambda error: f"{_message(error)}; check [[inputs]] in model.toml"
-        )
+        specs = probe_outputs(self._torch, run, self.inputs, "check [[inputs]] in model.toml")
         names = [spec.name for spec in specs]
         if declared and not isinstance(result, Mapping):  # dictionaries keep their names
             if len(declared) != len(names):
@@ -110,11 +105,7 @@ class TorchSession(ModuleSession):
         return tuple(map(with_free_rows, specs) if self.inputs[0].shape[:1] == (-1,) else specs)
 
     def _results(self, result: Any) -> list[tuple[str, Any]]:
-        """Return the leaves that callers get: None and objects of the module's own are left out.
-
-        Raises:
-            ModelLoadError: there is nothing else.
-        """
+        """Return the leaves that callers get: None and objects of the module's own are left out."""
         leaves = [(name, leaf) for name, leaf in flatten(result) if leaf is not None]
         results = [(name, leaf) for name, leaf in leaves if is_result(self._torch, leaf)]
         objects = ", ".join(type(leaf).__name__ for _, leaf in leaves if not is_result(self._torch, leaf))
@@ -158,20 +149,15 @@ def _build(torch: Any, source: ModelSource) -> Any:
     function: Callable[..., Any] | None = getattr(code, name, None) if isinstance(name, str) else None
     if not callable(function):
         raise ModelLoadError(f"{source.path.name} has no function {name!r} that builds the module")
-    arguments = source.options.get("arguments", {})
-    if not isinstance(arguments, dict):
-        raise ModelLoadError("model.toml: arguments must be a table of keyword arguments")
+    arguments = keyword_arguments(source)
     try:
         module = function(**arguments)
     except Exception as error:
-        raise ModelLoadError(f"{name}() in {source.path.name} failed: {_message(error)}") from error
+        reason = excerpt(f"{type(error).__name__}: {error}", 400)
+        raise ModelLoadError(f"{name}() in {source.path.name} failed: {reason}") from error
     if not isinstance(module, torch.nn.Module):
         raise ModelLoadError(f"{name}() in {source.path.name} returned {type(module).__name__}, not an nn.Module")
     return module
-
-
-def _message(error: Exception) -> str:
-    return excerpt(f"{type(error).__name__}: {error}", 400)
 
 
 def _check_declared(declared: Sequence[TensorSpec], results: Mapping[str, TensorSpec]) -> None:

@@ -31,13 +31,7 @@ class NotPlainError(ModelLoadError):
 
 
 def load_checked(torch: Any, path: Path) -> Any:
-    """Load a TorchScript archive that only computes, in evaluation mode.
-
-    Raises:
-        NotPlainError: it may do more.
-        ModelLoadError: it is damaged.
-        Exception: whatever PyTorch raises.
-    """
+    """Load a TorchScript archive in evaluation mode; raise ``NotPlainError`` if it may do more than compute."""
     archive = Archive(torch, path)
     archive.check_debug()
     sources = dict(archive.sources())
@@ -70,9 +64,8 @@ def _check_compiled(
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as file:
         for name in archive.names:
-            if name.lower() in ("version", ".data/version", "byteorder", "constants.pkl") or name.startswith(
-                "constants/"
-            ):
+            plain = name.lower() in ("version", ".data/version", "byteorder", "constants.pkl")
+            if plain or name.startswith("constants/"):
                 file.writestr(f"a/{name}", archive.read(name, 2**40))
         for name, source in sources.items():
             file.writestr(f"a/code/{name}", source)

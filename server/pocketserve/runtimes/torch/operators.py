@@ -10,20 +10,12 @@ import functools
 
 from pocketserve.runtimes.name_lists import read_names
 
-CLASSES = frozenset(
-    f"__torch__.torch.classes.{name}"
-    for name in (
-        "quantized.LinearPackedParamsBase",
-        "quantized.Conv2dPackedParamsBase",
-        "quantized.Conv3dPackedParamsBase",
-        "quantized.EmbeddingPackedParamsBase",
-        "rnn.CellParamsBase",
-    )
-)
-"""Classes of PyTorch's own that a program may hold: packed weights."""
-
 NATIVE = "__torch__.torch.classes."
 """What the names of classes written in C++ begin with."""
+
+_QUANTIZED = (f"quantized.{kind}PackedParamsBase" for kind in ("Linear", "Conv2d", "Conv3d", "Embedding"))
+CLASSES = frozenset(NATIVE + name for name in (*_QUANTIZED, "rnn.CellParamsBase"))
+"""Classes of PyTorch's own that a program may hold: packed weights."""
 
 
 @functools.cache

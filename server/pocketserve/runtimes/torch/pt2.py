@@ -38,11 +38,8 @@ class Pt2Runtime:
     option_keys = frozenset({"trust"})
 
     def open(self, source: ModelSource) -> Pt2Session:
-        """See :class:`~pocketserve.runtimes.base.Runtime`."""
         check_content(source.path, ("pt2",), "exported program")
-        trust = source.options.get("trust", False)
-        if not isinstance(trust, bool):
-            raise ModelLoadError(f"model.toml: trust is true or false, not {trust!r:.80}")
+        source.flag("trust")  # it is code in any case
         content = read_code(source.path, source.trusted, source.original)
         torch = import_torch()
         with load_errors(source.path.name, f"torch {torch.__version__}"):
@@ -74,9 +71,6 @@ class Pt2Session(ModuleSession):
 
     Attributes:
         reset: see :class:`~pocketserve.runtimes.base.ResettableSession`; only there if runs change tensors of it.
-
-    Raises:
-        ModelLoadError: it takes or returns what the protocol cannot carry.
     """
 
     reset: Callable[[], None]
@@ -96,11 +90,7 @@ class Pt2Session(ModuleSession):
             self.reset = self._reset
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`~pocketserve.runtimes.base.Session`.
-
-        Raises:
-            ValueError: the program cannot take these sizes or types, such as more rows than it was exported for.
-        """
+        """Run; raise ValueError for sizes or types that the program does not take: more rows than at export."""
         values = [self._value(entry, inputs) for entry in self._inputs]
         args, kwargs = self._torch.utils._pytree.tree_unflatten(values, self._nesting)
         try:
@@ -113,7 +103,6 @@ class Pt2Session(ModuleSession):
         return {spec.name: leaf_array(self._torch, leaves[spec.name], spec.datatype) for spec in self.outputs}
 
     def close(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.Session`."""
         super().close()
         self._state = []
 
@@ -204,11 +193,7 @@ def _outputs(torch: Any, program: Any) -> list[TensorSpec]:
 
 
 def _spec(name: str, value: Any) -> TensorSpec:
-    """Return the spec of a tensor in the graph; sizes that were symbols at export are free.
-
-    Raises:
-        ModelLoadError: the protocol cannot carry its numbers.
-    """
+    """Return the spec of a tensor in the graph; sizes that were symbols at export are free."""
     try:
         datatype = datatype_of_torch(value.dtype)
     except ValueError as error:

@@ -32,13 +32,7 @@ DTYPES = {
 
 
 def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
-    """Return all tensors of a file, mapped: name -> (dtype name of the format, array).
-
-    BF16 arrays hold the 16 bits as uint16.
-
-    Raises:
-        ModelLoadError: the file is not valid; the text says where.
-    """
+    """Return all tensors of a file, mapped: name -> (dtype name of the format, array). BF16 bits are uint16."""
     size = path.stat().st_size
     if size < 8:
         raise _fault(path, "it is shorter than its 8-byte length field")

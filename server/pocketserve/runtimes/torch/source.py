@@ -36,11 +36,7 @@ Token = tuple[str, bytes]
 
 
 def check_source(source: bytes) -> None:
-    """Check that compiling a source runs nothing that is in it.
-
-    Raises:
-        SourceError: it might.
-    """
+    """Raise ``SourceError`` if compiling a source may run something that is in it."""
     blocks: list[tuple[int, bytes]] = []
     for indent, line in _lines(source):
         while blocks and indent <= blocks[-1][0]:
@@ -86,7 +82,6 @@ def _lines(source: bytes) -> Iterator[tuple[int, list[Token]]]:
 
 
 def _check_defaults(line: Sequence[Token]) -> None:
-    """Check the defaults in the head of a function."""
     depth = 0
     default: list[Token] | None = None
     for token in line:

@@ -21,11 +21,7 @@ class UndecidedError(Exception):
 
 
 def state_restorer(torch: Any, module: Any) -> Callable[[], None] | None:
-    """Return a function that restores the present state of a module; None for one that writes nothing of its own.
-
-    Raises:
-        UndecidedError: it writes to something that is not an attribute or cannot be copied.
-    """
+    """Return a function that restores the present state of a module; None for one that writes nothing of its own."""
     graph = _in_evaluation(torch, module.inlined_graph.copy())
     attributes = [_Attribute(torch, module._c, path) for path in sorted(_written(torch, graph))]
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from pocketserve.formats.zip_archives import BadZipError, members
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.model_files import file_size
 from pocketserve.runtimes.torch.common import (
     FirstRunError,
     ModuleSession,
     check_content,
     error_message,
-    file_size,
     flatten,
     import_torch,
     input_fault,
@@ -32,7 +32,7 @@ from pocketserve.runtimes.torch.common import (
 )
 from pocketserve.runtimes.torch.graphs import NotPlainError, load_checked, wrapped_module
 from pocketserve.runtimes.torch.state import UndecidedError, state_restorer
-from pocketserve.runtimes.torch.torchscript_values import Argument, Parameters, Results, outline
+from pocketserve.runtimes.torch.torchscript_values import Argument, Parameters, Results, result_structure
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.verified_files import not_trusted, read_code
 
@@ -45,7 +45,6 @@ class TorchScriptRuntime:
     title = "TorchScript archive"
 
     def open(self, source: ModelSource) -> ScriptSession:
-        """See :class:`~pocketserve.runtimes.base.Runtime`."""
         check_content(source.path, ("torchscript", "ptl"), self.title)
         torch = import_torch()
         with load_errors(source.path.name, f"torch {torch.__version__}"):
@@ -95,11 +94,7 @@ class ScriptSession(ModuleSession):
         self.memory_bytes = max(weights, file_size(source.path))
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`~pocketserve.runtimes.base.Session`.
-
-        Raises:
-            ValueError: the model cannot take these sizes, types or values.
-        """
+        """Run; raise ValueError if the model cannot take these sizes, types or values."""
         self._check_open()
         try:
             result = self._run(inputs)
@@ -112,7 +107,6 @@ class ScriptSession(ModuleSession):
         return arrays
 
     def close(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.Session`."""
         super().close()
         self._restore = None  # it holds the weights
 
@@ -145,7 +139,7 @@ class ScriptSession(ModuleSession):
             self._torch,
             lambda arrays: [(name, leaf) for name, leaf in flatten(self._run(arrays)) if leaf is not None],
             self.inputs,
-            lambda error: f"{error_message(error)}; check [[inputs]] or declare [[outputs]] in model.toml",
+            "check [[inputs]] or declare [[outputs]] in model.toml",
         )
         batched = bool(self.inputs) and self.inputs[0].shape[:1] == (-1,)
         return {spec.name: with_free_rows(spec) if batched else spec for spec in specs}
@@ -161,11 +155,7 @@ def _age_of(path: Path) -> str:
 
 
 def _reset_method(source: ModelSource, module: Any) -> str | None:
-    """Return the name of the method that resets a module, if it has one.
-
-    Raises:
-        ModelLoadError: the manifest names one that the model does not have, or that takes arguments.
-    """
+    """Return the name of the method without arguments that resets a module; None where it has none."""
     name = source.options.get("reset", "reset_states")  # the usual name, as in Silero's voice activity detectors
     arguments = getattr(module, name).schema.arguments if isinstance(name, str) and module._c._has_method(name) else ()
     if arguments and all(argument.has_default_value() for argument in arguments[1:]):
@@ -176,12 +166,7 @@ def _reset_method(source: ModelSource, module: Any) -> str | None:
 
 
 def _load_trusted(torch: Any, source: ModelSource, reason: NotPlainError) -> Any:
-    """Load a module that does more than compute, if its owner trusts it.
-
-    Raises:
-        ModelLoadError: nobody does.
-        Exception: whatever PyTorch raises.
-    """
+    """Load a module that does more than compute, if its owner trusts it."""
     if not source.trusted:
         raise ModelLoadError(not_trusted(source.original, str(reason))) from reason
     content = read_code(source.path, source.trusted, source.original)
@@ -193,6 +178,6 @@ def _output_names(module: Any) -> list[str] | None:
     """Return the names of the results, as far as the program's text tells them."""
     try:
         value = next(iter(module.inlined_graph.outputs()))
-        return [name for name, _ in flatten(outline(module.forward.schema.returns[0].type, value))]
+        return [name for name, _ in flatten(result_structure(module.forward.schema.returns[0].type, value))]
     except Exception:  # the graph's interface is not documented; without it a run tells
         return None

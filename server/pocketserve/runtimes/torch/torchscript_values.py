@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.torch.common import flatten, leaf_array, match_specs, to_torch
+from pocketserve.runtimes.torch.common import flatten, keyword_arguments, leaf_array, match_specs, to_torch
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 
 # By PyTorch's type: datatype of the protocol, kinds of NumPy arrays, noun, type of a manifest's values.
@@ -44,21 +44,15 @@ class Argument:
 
 
 class Parameters:
-    """Fills a method's arguments: from inputs, from the manifest's fixed values, or by default.
-
-    Args:
-        arguments: without ``self``.
+    """A method's arguments (without ``self``): from inputs, from the manifest's fixed values, or by default.
 
     Attributes:
         inputs: what callers send, in the method's order.
-
-    Raises:
-        ModelLoadError: an argument can be filled by none of them, or the manifest names one that is not there.
     """
 
     def __init__(self, torch: Any, arguments: Sequence[Argument], source: ModelSource) -> None:
         self._torch = torch
-        self._fixed = _fixed_values(torch, arguments, source.options.get("arguments", {}))
+        self._fixed = _fixed_values(torch, arguments, keyword_arguments(source))
         declared = {spec.name for spec in source.inputs}
         free = [argument for argument in arguments if argument.name not in self._fixed]
         self._sent = [a for a in free if not a.optional or declared & {leaf.name for leaf in a.leaves()}]
@@ -68,11 +62,7 @@ class Parameters:
         self.inputs = tuple(self._specs.values())
 
     def values(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
-        """Return the arguments by name; those left out take their default.
-
-        Raises:
-            ValueError: an input is of the wrong kind.
-        """
+        """Return the arguments by name, without those that take their default; ValueError for the wrong kind."""
         return self._fixed | {argument.name: self._value(argument, inputs) for argument in self._sent}
 
     def _value(self, argument: Argument, inputs: Mapping[str, Array]) -> Any:
@@ -98,9 +88,7 @@ class Parameters:
         return items[0]
 
 
-def _fixed_values(torch: Any, arguments: Sequence[Argument], fixed: Any) -> dict[str, Any]:
-    if not isinstance(fixed, dict):
-        raise ModelLoadError("model.toml: arguments must be a table of keyword arguments")
+def _fixed_values(torch: Any, arguments: Sequence[Argument], fixed: Mapping[str, Any]) -> dict[str, Any]:
     by_name = {argument.name: argument for argument in arguments}
     for name in fixed:
         if name not in by_name:
@@ -149,9 +137,6 @@ class Results:
 
     Attributes:
         outputs: what callers get; those that nothing describes as the runs so far gave them.
-
-    Raises:
-        ModelLoadError: nothing tells the names, or the manifest names others.
     """
 
     def __init__(
@@ -172,11 +157,7 @@ class Results:
         self._shapes: list[tuple[int, ...]] = []
 
     def arrays(self, torch: Any, result: Any) -> dict[str, Array]:
-        """Return a result under the outputs' names.
-
-        Raises:
-            RuntimeError: it does not have the outputs that the model had at first, or that the manifest declares.
-        """
+        """Return a result under the outputs' names; RuntimeError where it has others than declared or at first."""
         leaves = dict(flatten(result))
         try:
             specs = self._specs or match_specs(list(leaves), self._declared, "output")
@@ -211,24 +192,21 @@ _ADDING = frozenset({"aten::append", "aten::_set_item"})
 _BUILDING = frozenset({"prim::TupleConstruct", "prim::ListConstruct", "prim::DictConstruct"})
 
 
-def outline(kind: Any, value: Any = None) -> Any:
-    """Return a stand-in for a result: nested as it is, with None for each leaf.
+def result_structure(kind: Any, value: Any = None) -> Any:
+    """Return a stand-in for a result: nested as it is, with None for each leaf; LookupError where only a run can tell.
 
     Args:
         kind: the type.
         value: the graph's value of it, which tells the keys of dictionaries and the lengths of lists.
-
-    Raises:
-        LookupError: only a run can tell.
     """
     match kind.kind():
         case "OptionalType":
-            return outline(kind.getElementType(), value)
+            return result_structure(kind.getElementType(), value)
         case "TupleType":
             parts = [None] * len(kind.elements())
             if value is not None and value.node().kind() == "prim::TupleConstruct" and len(value.uses()) == 1:
                 parts = list(value.node().inputs())
-            items = [outline(item, part) for item, part in zip(kind.elements(), parts, strict=True)]
+            items = [result_structure(item, part) for item, part in zip(kind.elements(), parts, strict=True)]
             fields = field_names(kind.str())
             return dict(zip(fields, items, strict=True)) if fields else items
         case "ListType":
@@ -236,7 +214,7 @@ def outline(kind: Any, value: Any = None) -> Any:
             if element.kind() != "TensorType" and element.kind() in _PLAIN:
                 return None
             parts = _initial(value, "prim::ListConstruct") + [item for (item,) in _added(value, "aten::append")]
-            return [outline(element, part) for part in parts]
+            return [result_structure(element, part) for part in parts]
         case "DictType":
             # A call of dict() or OrderedDict() without anything makes an empty one too.
             parts = _initial(value, "prim::DictConstruct", "aten::dict")
@@ -245,7 +223,7 @@ def outline(kind: Any, value: Any = None) -> Any:
             if None in keys:
                 raise LookupError("a key is not in the text")
             parts_by_key = dict(zip(keys, (part for _, part in pairs), strict=True))
-            return {key: outline(kind.getValueType(), part) for key, part in parts_by_key.items()}
+            return {key: result_structure(kind.getValueType(), part) for key, part in parts_by_key.items()}
         case "NoneType" | "NumberType":
             return None
     if kind.kind() in _PLAIN:
@@ -264,11 +242,7 @@ def _initial(value: Any, operation: str, empty: str = "") -> list[Any]:
 
 
 def _added(value: Any, operation: str) -> list[tuple[Any, ...]]:
-    """Return what an operation adds to a list or dictionary, in the order of the text.
-
-    Raises:
-        LookupError: it is added in a branch or loop, or something else is done to the value.
-    """
+    """Return what an operation adds to a list or dictionary, in the order of the text, if no branch or loop does."""
     users = [use.user for use in value.uses()]
     if any(user.kind() != operation and not _only_reads(user) for user in users):
         raise LookupError("changed in some other way")

@@ -1,4 +1,4 @@
-"""Fills a PyTorch module with the weights of a file.
+"""Loads the weights of a PyTorch module from a file.
 
 Tensors stay in the file, mapped, where that makes no difference to the module: the system may drop such memory and read
 it again. Weights are data: safetensors, or what ``torch.save`` wrote, read with ``weights_only``. Training scripts wrap
@@ -33,14 +33,8 @@ _FOREIGN = re.compile(r"Unsupported (?:global|class|operand): (?:GLOBAL )?([\w.]
 def without_random_numbers(torch: Any, seed: int) -> Any:
     """Return a context in which a module is built without random numbers in its parameters: a file fills them all.
 
-    So their memory is not touched, and work that takes seconds for a large model is left out.
-
-    Args:
-        seed: of PyTorch's random numbers as the context begins.
-
-    Returns:
-        The context; its ``seeded`` says whether numbers were left out of a series that the code chose, of which others
-        than parameters may have been drawn too.
+    So their memory is not touched, and work that takes seconds for a large model is left out. Its ``seeded`` says that
+    the code, unlike ``seed``, chose the series of numbers, of which others than parameters may have been drawn too.
     """
     from torch.overrides import TorchFunctionMode
 
@@ -62,12 +56,8 @@ def without_random_numbers(torch: Any, seed: int) -> Any:
     return Mode()
 
 
-def fill(torch: Any, module: Any, source: ModelSource) -> None:
-    """Load the weights that the manifest names, if it names any.
-
-    Raises:
-        ModelLoadError: they are no weights, or do not fit the module.
-    """
+def load_weights(torch: Any, module: Any, source: ModelSource) -> None:
+    """Load the weights that the manifest names, if it names any."""
     name = source.options.get("weights")
     if name is None:
         return
@@ -96,9 +86,6 @@ def fill(torch: Any, module: Any, source: ModelSource) -> None:
         faults = (("lacks", missing), ("has no place for", unexpected))
         parts = [f"it {verb} {listed(keys, 5)}" for verb, keys in faults if keys]
         raise ModelLoadError(f"{name} does not fit the module: {' and '.join(parts)}")
-
-
-# --- Mapping
 
 
 def _map(torch: Any, module: Any, tensors: Mapping[str, Any], state: Mapping[str, Any]) -> set[str]:
@@ -165,9 +152,6 @@ def _is_exchangeable(torch: Any, target: Any, weights: Any) -> bool:
         # As many tensors look at the memory as at that of a new one; a tensor in two places of a module is one.
         and use_count(target.untyped_storage()._cdata) == use_count(new.untyped_storage()._cdata)
     )
-
-
-# --- The file
 
 
 def _state(torch: Any, path: Path) -> Mapping[str, Any]:
