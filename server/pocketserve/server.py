@@ -78,100 +78,122 @@ def serve(config: Config, on_ready: Callable[[Endpoints], None] | None = None) -
     """
     sys.setswitchinterval(SWITCH_S)
     secure(config.state_dir)
-    token = ensure_token(config.token_file) if config.auth else None
-    try:
-        service = Service(config, token)
-    except OSError as error:
-        text = f"the models folder {config.models_dir} cannot be read ({error.strerror})"
-        raise StartError(f"{text}; name one: pocketserve serve FOLDER") from None
-    apps = AppTokens(path_of(config.token_file)) if config.auth else None
-    guard = Guard(token, config.allowed_hosts, apps)
-    try:
-        server = HttpServer(create_server_app(service, guard), config, guard, traffic=service.traffic)
-        sockets = SocketServer(service, token, apps=apps) if config.socket else None
-    except PortTakenError as error:
-        raise _by_another_server(error, config.state_dir) from None
-    http = Address(server.host, server.port)
-    endpoints = Endpoints(http, Address(sockets.host, sockets.port) if sockets is not None else None)
-    _warn_of_killed(config.state_dir)
-    marker = RunLock(config.state_dir, tuple(address.port for address in endpoints if address is not None), str(http))
-    unloaded_models = UnloadedModels(config.state_dir, config.models_dir, config.http_port)
-    service.remember(unloaded_models)
-    unfinished, closed, announcing = threading.Event(), threading.Event(), threading.Lock()
-    faults: list[Exception] = []
-    ready_files: list[Path] = []
-
-    def drain() -> None:
-        marker.close()  # whatever ends it now, its end was intended; and the ports are still its own
-        _drain(service, server, sockets, unfinished)
-
-    def end() -> None:
-        unloaded_models.close()
-        log.info("stopping: requests under way get up to %g s", config.drain_timeout)
-        drain()
-
-    def ready() -> None:
-        _log_models(config.models_dir, service.repository.models())
-        with announcing:
-            if closed.is_set():
-                return
-            if config.ready_file is not None:
-                write_ready_file(config.ready_file, config, endpoints)
-                ready_files.append(config.ready_file)
-            if on_ready is not None:
-                on_ready(endpoints)
-
-    def fail(error: Exception) -> None:
-        faults.append(error)
-        drain()
-
-    restore = _install_signals(end, server.wakeup_descriptor)
-    names = [name for name in config.load if name not in unloaded_models.names]
-    try:
-        if sockets is not None:
-            sockets.start()
-        if names:
-            service.starting = True
-            threading.Thread(
-                target=_preload, args=(service, names, ready, fail), name="pocketserve-preload", daemon=True
-            ).start()
-        else:
-            ready()
-        server.run()
-        if faults:
-            raise faults[0]
-    finally:
-        marker.close()
-        with announcing:  # only a ready file that was written is removed
-            closed.set()
-            for file in ready_files:
-                file.unlink(missing_ok=True)
-        restore()
-        if sockets is not None:
-            sockets.stop()
-        gc.freeze()  # the process ends: looking for garbage among all that frameworks made would take seconds
-        service.close()
-    if unfinished.is_set():
+    server = _Server(config, on_ready)
+    server.run()
+    if server.unfinished:
         # A thread still runs native code; ending the interpreter under it would abort the process.
         logging.shutdown()
         os._exit(0)
 
 
-def _preload(
-    service: Service, names: Sequence[str], ready: Callable[[], None], fail: Callable[[Exception], None]
-) -> None:
-    """Load models while the server answers already, alive but not ready; a request waits for its own model alone."""
-    try:
-        for name in names:
-            try:
-                service.load(name, rescan=False)
-            except ApiError as error:
-                raise StartError(f"--load {name}: {error.message}") from None
-        service.starting = False
-        ready()
-    except Exception as error:
-        if not service.draining:  # else it ends anyway
-            fail(error)
+class _Server:
+    """The parts of a server, from when it listens.
+
+    Attributes:
+        unfinished: whether requests were still running when the drain time was over.
+    """
+
+    def __init__(self, config: Config, on_ready: Callable[[Endpoints], None] | None) -> None:
+        self.unfinished = False
+        self._config, self._on_ready = config, on_ready
+        token = ensure_token(config.token_file) if config.auth else None
+        try:
+            self._service = Service(config, token)
+        except OSError as error:
+            text = f"the models folder {config.models_dir} cannot be read ({error.strerror})"
+            raise StartError(f"{text}; name one: pocketserve serve FOLDER") from None
+        apps = AppTokens(path_of(config.token_file)) if config.auth else None
+        guard = Guard(token, config.allowed_hosts, apps)
+        try:
+            app = create_server_app(self._service, guard)
+            self._http = HttpServer(app, config, guard, traffic=self._service.traffic)
+            self._sockets = SocketServer(self._service, token, apps=apps) if config.socket else None
+        except PortTakenError as error:
+            raise _by_another_server(error, config.state_dir) from None
+        http = Address(self._http.host, self._http.port)
+        self._endpoints = Endpoints(http, Address(self._sockets.host, self._sockets.port) if self._sockets else None)
+        _warn_of_killed(config.state_dir)
+        ports = tuple(address.port for address in self._endpoints if address is not None)
+        self._run_lock = RunLock(config.state_dir, ports, str(http))
+        self._unloaded_models = UnloadedModels(config.state_dir, config.models_dir, config.http_port)
+        self._service.remember(self._unloaded_models)
+        self._fault: Exception | None = None
+        self._announcing = threading.Lock()  # guards both:
+        self._closed = self._announced = False
+
+    def run(self) -> None:
+        """Answer until it is drained; raise StartError if a model of ``load`` cannot be loaded."""
+        restore = _install_signals(self._end, self._http.wakeup_descriptor)
+        names = [name for name in self._config.load if name not in self._unloaded_models.names]
+        try:
+            if self._sockets is not None:
+                self._sockets.start()
+            if names:
+                self._service.starting = True
+                threading.Thread(target=self._load, args=(names,), name="pocketserve-preload", daemon=True).start()
+            else:
+                self._announce()
+            self._http.run()
+            if self._fault is not None:
+                raise self._fault
+        finally:
+            self._run_lock.close()
+            with self._announcing:
+                self._closed = True
+                if self._announced and self._config.ready_file is not None:
+                    self._config.ready_file.unlink(missing_ok=True)
+            restore()
+            if self._sockets is not None:
+                self._sockets.stop()
+            gc.freeze()  # the process ends: looking for garbage among all that frameworks made would take seconds
+            self._service.close()
+
+    def _load(self, names: Sequence[str]) -> None:
+        """Load models while the server answers already, alive but not ready; a request waits for its own alone."""
+        try:
+            for name in names:
+                try:
+                    self._service.load(name, rescan=False)
+                except ApiError as error:
+                    raise StartError(f"--load {name}: {error.message}") from None
+            self._service.starting = False
+            self._announce()
+        except Exception as error:
+            if not self._service.draining:  # else it ends anyway
+                self._fault = error
+                self._drain()
+
+    def _announce(self) -> None:
+        _log_models(self._config.models_dir, self._service.repository.models())
+        with self._announcing:
+            if self._closed:
+                return
+            if self._config.ready_file is not None:
+                write_ready_file(self._config.ready_file, self._config, self._endpoints)
+            self._announced = True
+            if self._on_ready is not None:
+                self._on_ready(self._endpoints)
+
+    def _end(self) -> None:
+        self._unloaded_models.close()
+        log.info("stopping: requests under way get up to %g s", self._config.drain_timeout)
+        self._drain()
+
+    def _drain(self) -> None:
+        self._run_lock.close()  # whatever ends it now, its end was intended; and the ports are still its own
+        timeout = self._config.drain_timeout
+        ends = time.monotonic() + timeout
+        if self._sockets is not None:
+            self._sockets.drain()
+        if not self._service.drain(max(0.0, timeout - FLUSH_SHARE_S)):
+            self.unfinished = True
+            log.warning("requests were still running when the drain time was over")
+        flushed = threading.Event()  # never set: it only paces the wait for slow readers
+        while self._http.pending_output() and time.monotonic() < ends:
+            flushed.wait(0.01)
+        if self._sockets is not None:
+            self._sockets.wait(max(0.0, ends - time.monotonic()))
+        self._http.stop()
 
 
 def write_ready_file(path: Path, config: Config, endpoints: Endpoints) -> None:
@@ -187,7 +209,7 @@ def write_ready_file(path: Path, config: Config, endpoints: Endpoints) -> None:
 
 
 def _by_another_server(error: PortTakenError, state_dir: Path) -> PortTakenError:
-    """Return the error, in other words if it is a server with the same state folder that has the port."""
+    """Return the error, in other words if a server with the same state folder has the port."""
     owner = next((run.pid for run in running_servers(state_dir) if error.busy_port in run.ports), None)
     if owner is None:
         return error
@@ -222,7 +244,7 @@ def _log_models(folder: Path, models: Models) -> None:
         log.warning("%s holds no model; put a model file into it and run `pocketserve models`", folder)
 
 
-def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Callable[[], None]:
+def _install_signals(end: Callable[[], None], wakeup_descriptor: int) -> Callable[[], None]:
     """Drain on a thread of its own at the first signal, end at once at the second; return what restores the handlers.
 
     The thread is there from the start: when the signal comes the system may have none left.
@@ -230,22 +252,20 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
     count = 0
     requested = threading.Event()
 
-    def drain_when_requested() -> None:
+    def end_when_requested() -> None:
         requested.wait()
         if count:
-            drain()
+            end()
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal count
         count += 1
-        if count > 1 and number == signal.SIGHUP:
-            return  # the terminal says it, and then its shell
-        if count > 1:
+        if count > 1 and number != signal.SIGHUP:  # the terminal says that, and then its shell
             sys.stderr.write("ended at once\n")
             os._exit(1)
         requested.set()
 
-    threading.Thread(target=drain_when_requested, name="pocketserve-drain", daemon=True).start()
+    threading.Thread(target=end_when_requested, name="pocketserve-drain", daemon=True).start()
     # A signal that comes just before the I/O loop falls asleep would be noticed when it wakes; this wakes it.
     signal.set_wakeup_fd(wakeup_descriptor, warn_on_full_buffer=False)
     numbers = [signal.SIGTERM, signal.SIGINT]
@@ -260,19 +280,3 @@ def _install_signals(drain: Callable[[], None], wakeup_descriptor: int) -> Calla
         requested.set()  # after that: a handler that came in between would wait for this call
 
     return restore
-
-
-def _drain(service: Service, server: HttpServer, sockets: SocketServer | None, unfinished: threading.Event) -> None:
-    timeout = service.config.drain_timeout
-    ends = time.monotonic() + timeout
-    if sockets is not None:
-        sockets.drain()
-    if not service.drain(max(0.0, timeout - FLUSH_SHARE_S)):
-        unfinished.set()
-        log.warning("requests were still running when the drain time was over")
-    flushed = threading.Event()  # never set: it only paces the wait for slow readers
-    while server.pending_output() and time.monotonic() < ends:
-        flushed.wait(0.01)
-    if sockets is not None:
-        sockets.wait(max(0.0, ends - time.monotonic()))
-    server.stop()

@@ -70,7 +70,7 @@ def test_what_has_no_counterpart_is_said(tmp_path: Path, text: str, reason: str)
 def test_labels_outside_of_the_folder_are_passed_over(tmp_path: Path, name: str) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_text(f'output [ {{ label_filename: "{name}" }} ]')
-    assert read_config(path).labels is None
+    assert read_config(path) == (None, None)
 
 
 @pytest.mark.parametrize("text", ["sequence_batching { direct { } }", "backend: [] output { label_filename: [] }", ""])

@@ -9,6 +9,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import asdict, astuple, dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -33,8 +34,6 @@ UNANSWERED = {
 class Timing(NamedTuple):
     """Nanoseconds of one request's phases and the batch rows and runs it took.
 
-    Not frozen: one is made for every request, and freezing it would cost as much as all that is counted.
-
     Attributes:
         rows: its own rows.
         executions: runs of the model on its account; a batch counts for the request that led it.
@@ -50,21 +49,17 @@ class Timing(NamedTuple):
     batch: int | None = None
 
 
+@dataclass(slots=True)
 class _Duration:
-    __slots__ = ("count", "ns")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.ns = 0
+    count: int = 0
+    ns: int = 0
 
     def add(self, ns: int) -> None:
         self.count += 1
         self.ns += ns
 
-    def to_json(self) -> dict[str, int]:
-        return {"count": self.count, "ns": self.ns}
 
-
+@dataclass(slots=True)
 class _Runs:
     """The number of answered requests, and the nanoseconds of each of their phases together.
 
@@ -72,20 +67,18 @@ class _Runs:
         rows, executions: as in :class:`Timing`, of all of them together.
     """
 
-    __slots__ = ("count", "executions", "infer_ns", "input_ns", "output_ns", "queue_ns", "rows")
-
-    def __init__(self) -> None:
-        self.count = self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = self.rows = self.executions = 0
+    count: int = 0
+    queue_ns: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+    rows: int = 0
+    executions: int = 0
 
     @property
     def total_ns(self) -> int:
-        """All phases together."""
+        """Return the time of all phases together."""
         return self.queue_ns + self.input_ns + self.infer_ns + self.output_ns
-
-    def include(self, other: _Runs) -> None:
-        """Count others' requests too."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def to_json(self) -> dict[str, dict[str, int]]:
         phases = {"compute_input": self.input_ns, "compute_infer": self.infer_ns, "compute_output": self.output_ns}
@@ -113,7 +106,7 @@ class Traffic:
             self._answers[key] = self._answers.get(key, 0) + 1
 
     def answers(self) -> list[tuple[tuple[str, str, str, int], int]]:
-        """Transport, method, route and status, and how often, in a fixed order."""
+        """Return transport, method, route and status, and how often, in a fixed order."""
         with self._lock:
             return sorted(self._answers.items())
 
@@ -134,24 +127,21 @@ class VersionStatistics:
 
     @property
     def runs(self) -> _Runs:
-        """All requests that were answered: added up for whoever asks, not for each request."""
+        """Return all requests that were answered: added up for whoever asks, not for each request."""
         with self._lock:
             return self._sum()
 
     def _sum(self) -> _Runs:
-        total = _Runs()
-        for runs in (self._other_runs, *self.batches.values()):
-            total.include(runs)
-        return total
+        return _Runs(*map(sum, zip(*map(astuple, (self._other_runs, *self.batches.values())), strict=True)))
 
     @property
     def inference_count(self) -> int:
-        """Rows that were answered."""
+        """Return how many rows were answered."""
         return self.runs.rows
 
     @property
     def execution_count(self) -> int:
-        """Runs of the model."""
+        """Return how often the model ran."""
         return self.runs.executions
 
     @property
@@ -176,14 +166,14 @@ class VersionStatistics:
             self._last_inference_s = time.time()  # an epoch time for people, never used to compute
 
     def _runs_of(self, size: int) -> _Runs:
-        """The counters of a batch size that was not seen before; 0 is a request that another one led."""
+        """Return the counters of a batch size that was not seen before; 0 is a request that another one led."""
         if not size or len(self.batches) >= MAX_BATCH_SIZES:
             return self._other_runs
         batch = self.batches[size] = _Runs()
         return batch
 
     def latency_classes(self) -> list[tuple[str, int]]:
-        """Answered requests of at most so many seconds, as Prometheus wants them: each class holds those before it."""
+        """Return answered requests by seconds, as Prometheus wants them: each class holds those before it."""
         with self._lock:
             counts = list(accumulate(self.latencies))
         return list(zip([*(f"{ns / 1e9:g}" for ns in LATENCY_BOUNDS_NS), "+Inf"], counts, strict=True))
@@ -198,19 +188,15 @@ class VersionStatistics:
 
     def record_failure(self, ns: int, code: ErrorCode | None = None) -> None:
         """Count a request that reached the model's name but was not answered with a result."""
-        name = UNANSWERED.get(code) if code is not None else None
         with self._lock:
             self.fail.add(ns)
-            if name is not None:
-                self.unanswered[name].add(ns)
+            if code in UNANSWERED:
+                self.unanswered[UNANSWERED[code]].add(ns)
 
     def phase_ns(self) -> dict[str, int]:
-        """Nanoseconds of all successful requests together, by phase."""
+        """Return nanoseconds of all successful requests together, by phase."""
         runs = self.runs
-        return {
-            "queue": runs.queue_ns,
-            **{phase: phase_document["ns"] for phase, phase_document in runs.to_json().items()},
-        }
+        return {"queue": runs.queue_ns, **{phase: document["ns"] for phase, document in runs.to_json().items()}}
 
     def to_json(self, name: str, version: str, memory_bytes: int) -> dict[str, Any]:
         """Return one entry of ``model_stats``."""
@@ -225,8 +211,8 @@ class VersionStatistics:
                 "execution_count": total.executions,
                 "inference_stats": {
                     "success": {"count": total.count, "ns": total.total_ns},
-                    "fail": self.fail.to_json(),
-                    **{name: duration.to_json() for name, duration in self.unanswered.items()},
+                    "fail": asdict(self.fail),
+                    **{name: asdict(duration) for name, duration in self.unanswered.items()},
                     "queue": {"count": total.count, "ns": total.queue_ns},
                     **total.to_json(),
                     "cache_hit": never,

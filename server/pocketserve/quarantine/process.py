@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pocketserve.engine.device.cores import available_memory
 from pocketserve.quarantine import TRIAL_PREFIX
@@ -67,15 +67,18 @@ class TrialProcess:
             folder = _work_folder(state_dir)
             stack.callback(folder.remove)
             rules = rules_for(entry, version, source, str(folder.path))
-            self._process = _started(
-                [sys.executable, "-P", "-m", "pocketserve.quarantine.sandbox", json.dumps(rules)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
-                stderr=subprocess.DEVNULL,
-                cwd=folder.path,
-                env=_environment(str(folder.path)),
-                start_new_session=True,  # so that its own children end with it
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "pocketserve.quarantine.sandbox", json.dumps(rules)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
+                    stderr=subprocess.DEVNULL,
+                    cwd=folder.path,
+                    env=_environment(str(folder.path)),
+                    start_new_session=True,  # so that its own children end with it
+                )
+            except OSError as error:
+                _retry_later(f"a process for the file's trial cannot be had ({error.strerror})")
             assert self._process.stdin is not None and self._process.stdout is not None
             self._input = stack.enter_context(self._process.stdin)
             self._output = stack.enter_context(self._process.stdout)
@@ -161,13 +164,6 @@ class TrialProcess:
         raise RuntimeMissingError(
             f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
         )
-
-
-def _started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(command, **options)
-    except OSError as error:
-        _retry_later(f"a process for the file's trial cannot be had ({error.strerror})")
 
 
 def _retry_later(reason: str, seconds: int = 5) -> NoReturn:

@@ -5,7 +5,6 @@ A trial costs one extra process per new file, once. It is never on the path of a
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -14,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +22,7 @@ from pocketserve.quarantine import TRIAL_PREFIX
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import check_digest, content_digest, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
-from pocketserve.repository.sidecar_files import sidecar_files, sidecar_hashes
+from pocketserve.repository.sidecar_files import sidecar_files, sidecar_hash
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.state.folder_lock import sweep
 from pocketserve_wire import ApiError, ErrorCode
@@ -65,7 +65,7 @@ class Quarantine:
         version: VersionEntry,
         source: ModelSource,
         deadline: float = math.inf,
-        content: str | None = None,
+        content: str = "",
     ) -> None:
         """Refuse a version that is in quarantine; try one that is unknown.
 
@@ -85,11 +85,9 @@ class Quarantine:
 
     def known_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
         """Return why a version is in quarantine, if that is known without reading its files; else None."""
-        verdicts = self._store.rejections(version.path).values()
-        with contextlib.suppress(ModelLoadError, OSError):  # loading it says why
-            now = _stamp(entry, version) if verdicts else ""
-            for verdict in verdicts:
-                if verdict.seen == now and self._holds(verdict):
+        with suppress(ModelLoadError, OSError):  # loading it says why
+            for verdict in self._store.rejections(version.path).values():
+                if verdict.seen == _stamp(entry, version) and self._holds(verdict):
                     return _in_quarantine(entry, verdict)
         return None
 
@@ -98,11 +96,7 @@ class Quarantine:
         return self._store.remove(self.key(entry, version))
 
     def key(
-        self,
-        entry: ModelEntry,
-        version: VersionEntry,
-        content: str | None = None,
-        sides: Mapping[Path, str] | None = None,
+        self, entry: ModelEntry, version: VersionEntry, content: str = "", sides: Mapping[Path, str] | None = None
     ) -> str:
         """Return the key of a verdict: the format, the content, and all else that decides how it is loaded and run."""
         hashes = self.sides(entry, version) if sides is None else sides
@@ -111,12 +105,11 @@ class Quarantine:
 
     def sides(self, entry: ModelEntry, version: VersionEntry) -> Mapping[Path, str]:
         """Return the SHA-256 of each file beside a version that a task may read, or the code of one import."""
-        return sidecar_hashes(sidecar_files(entry, version))
+        return {path: sidecar_hash(path) for path in sidecar_files(entry, version)}
 
     def close(self) -> None:
         """End the trial that runs."""
-        process = self._process
-        if process is not None:
+        if (process := self._process) is not None:
             process.end()
 
     def _verdict(self, key: str) -> Verdict | None:
@@ -128,13 +121,7 @@ class Quarantine:
         return not verdict.memory or self._limits.memory_bytes() <= RETRY_FACTOR * verdict.memory
 
     def _try(
-        self,
-        key: str,
-        entry: ModelEntry,
-        version: VersionEntry,
-        content: str,
-        source: ModelSource,
-        deadline: float,
+        self, key: str, entry: ModelEntry, version: VersionEntry, content: str, source: ModelSource, deadline: float
     ) -> Verdict:
         from pocketserve.quarantine.process import TrialProcess  # late: known files need no process
 
@@ -144,13 +131,12 @@ class Quarantine:
             if (earlier := self._verdict(key)) is not None:
                 return earlier
             started = time.monotonic()
-            timeout, memory = self._limits.timeout, self._limits.memory_bytes()
-            with contextlib.closing(TrialProcess(entry, version, source, self._state_dir, timeout, memory)) as process:
-                self._process = process
-                try:
-                    verdict = process.judge()
-                finally:
-                    self._process = None
+            limits = self._limits.timeout, self._limits.memory_bytes()
+            try:
+                with closing(TrialProcess(entry, version, source, self._state_dir, *limits)) as self._process:
+                    verdict = self._process.judge()
+            finally:
+                self._process = None
             log.info("tried %s in %.2f s: %s", version.path.name, time.monotonic() - started, verdict.reason or "good")
             if self.key(entry, version, content) != key:
                 raise ModelLoadError("its files changed while they were tried; load the model again")
@@ -176,13 +162,7 @@ def _hash(entry: ModelEntry, version: VersionEntry, files: str) -> str:
         options += str(stamp([version.path.parent / delegate]))
     # By name: where the classes of sections stand in our code says nothing of the model.
     sections = {kind.__name__: options for kind, options in entry.manifest.sections.items()}
-    manifest = entry.manifest._replace(
-        description="",
-        license="",
-        versions={},
-        default_version=None,
-        sections=sections,  # type: ignore[arg-type]
-    )
+    manifest = entry.manifest.of_one_version()._replace(sections=sections)  # type: ignore[arg-type]
     return hashlib.sha256(f"{options}\n{manifest!r}\n{files}".encode(errors="surrogateescape")).hexdigest()
 
 

@@ -65,10 +65,9 @@ def stamp(files: Sequence[Path]) -> Stamp:
 def fingerprint(entry: ModelEntry, version: VersionEntry) -> object:
     """Return what changes with a version's files, the files beside it, or what its manifest says of it.
 
-    Two results are equal as long as nothing has changed. No content is read, but for what an ONNX file names. What a
-    manifest says of other versions, and to people only, is left out.
+    Two results are equal as long as nothing has changed. No content is read, but for what an ONNX file names.
     """
-    manifest = entry.manifest._replace(description="", license="", versions={}, default_version=None)
+    manifest = entry.manifest.of_one_version()
     try:
         return version, manifest, stamp(version_files(version)), stamp(sidecar_files(entry, version))
     except (ModelLoadError, OSError):

@@ -103,6 +103,10 @@ class Manifest(NamedTuple):
         options: Options = self.sections.get(kind) or kind()
         return options
 
+    def of_one_version(self) -> Manifest:
+        """Return the manifest without what it says of other versions, and to people only."""
+        return self._replace(description="", license="", versions={}, default_version=None)
+
 
 def read_manifest(path: Path) -> Manifest:
     """Read and check a manifest file."""

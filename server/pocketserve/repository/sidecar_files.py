@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -59,12 +59,8 @@ def code_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if _CODE.search(path.name) and os.path.isfile(path))
 
 
-def sidecar_hashes(files: Sequence[Path]) -> Mapping[Path, str]:
-    """Return the SHA-256 of what each file holds, or a word on why it has none."""
-    return {path: _content(path) for path in files}
-
-
-def _content(path: Path) -> str:
+def sidecar_hash(path: Path) -> str:
+    """Return the SHA-256 of what a file holds, or a word on why it has none."""
     try:
         with open_plain(path) as file:
             if os.fstat(file.fileno()).st_size > MAX_BYTES:

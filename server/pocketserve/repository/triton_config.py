@@ -8,16 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pocketserve.repository.toml_table import is_contained_name
+from pocketserve_wire.files.plain_file import read_plain
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16
 
 _TOKEN = re.compile(
     r"\s+|#[^\n]*"
-    r"|\"(?P<double>(?:[^\"\\\n]|\\.)*)\"|'(?P<single>(?:[^'\\\n]|\\.)*)'"
+    r"|(?P<text>\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"
     r"|(?P<word>[A-Za-z_][\w.]*|[-+]?[\d.][\w.+-]*)|(?P<mark>[{}\[\]:,;])"
 )
 Message = dict[str, list[Any]]
@@ -28,35 +29,22 @@ class TextFormatError(ValueError):
     """A file that is no text of a protocol buffer; the text says where."""
 
 
-class TritonConfig(NamedTuple):
-    """The parts of a configuration that matter here.
-
-    Attributes:
-        labels: the file with the first output's labels, relative to the model's folder.
-        problem: why the model cannot be served here; None if nothing speaks against it.
-    """
-
-    labels: str | None = None
-    problem: str | None = None
-
-
-def read_config(path: Path) -> TritonConfig:
-    """Read a configuration; one that cannot be read is a problem of the model."""
+def read_config(path: Path) -> tuple[str | None, str | None]:
+    """Return the file with the first output's labels, and why the model cannot be served here, or None for each."""
+    name = f"{path.parent.name}/{path.name}"
     try:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            raise TextFormatError(f"is no file of at most {MAX_BYTES} bytes")
-        config = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        return TritonConfig(problem=f"{path.parent.name}/{path.name} cannot be read: {error}")
-    problem = _problem(config)
-    if problem is not None:
-        return TritonConfig(problem=f"{path.parent.name}/{path.name}: {problem}")
+        config = parse(read_plain(path, MAX_BYTES).decode("utf-8"))
+    except OSError as error:
+        return None, f"{name} cannot be read: {error.strerror}"
+    except ValueError as error:
+        return None, f"{name} cannot be read: {error}"
+    if problem := _unserved(config):
+        return None, f"{name}: {problem}"
     labels = (_last(output, "label_filename") for output in config.get("output", []) if isinstance(output, dict))
-    return TritonConfig(labels=next((name for name in labels if is_contained_name(name)), None))
+    return next(filter(is_contained_name, labels), None), None
 
 
-def _problem(config: Message) -> str | None:
-    """Return what of a configuration has no counterpart here."""
+def _unserved(config: Message) -> str | None:
     if "ensemble_scheduling" in config:
         return "ensembles of models are not served; ask its models one by one"
     if any("control_input" in entry for entry in config.get("sequence_batching", []) if isinstance(entry, dict)):
@@ -81,7 +69,6 @@ def parse(text: str) -> Message:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of each token; kinds are ``text``, ``word`` and ``mark``."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -89,7 +76,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
             raise TextFormatError(f"line {text.count(chr(10), 0, at) + 1} is no text of a protocol buffer")
         at = match.end()
         if match.lastgroup is not None:
-            yield "text" if match.lastgroup in ("double", "single") else match.lastgroup, match[match.lastgroup]
+            yield match.lastgroup, match[0][1:-1] if match.lastgroup == "text" else match[0]
 
 
 def _message(tokens: list[tuple[str, str]], depth: int) -> Message:
