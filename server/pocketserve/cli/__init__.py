@@ -19,7 +19,20 @@ from pocketserve.cli.output import plain_output, printable
 from pocketserve.cli.signals import tidy_end
 from pocketserve.messages import did_you_mean, near
 
-COMMANDS = ("serve", "predict", "models", "inspect", "trust", "token", "pair", "doctor", "bench", "simulate", "demo")
+COMMANDS = (
+    "serve",
+    "predict",
+    "models",
+    "inspect",
+    "trust",
+    "token",
+    "pair",
+    "doctor",
+    "bench",
+    "compare",
+    "simulate",
+    "demo",
+)
 ELSEWHERE = {"simulate": "pocketserve_simulate.cli"}
 """Modules of the commands that are not in ``pocketserve.cli.commands``."""
 

@@ -13,9 +13,9 @@ from pocketserve_wire import DATATYPES
 MAX_ELEMENTS = 1 << 26
 
 
-def random_inputs(specs: Any) -> dict[str, Array]:
+def random_inputs(specs: Any, seed: int = 0) -> dict[str, Array]:
     """Return a random array for each input; free dimensions are 1, floats lie in [0, 1), texts are short words."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     return {spec.name: _random_input(spec, random) for spec in specs}
 
 

@@ -136,7 +136,7 @@ def memory_of(pid: int) -> dict[str, int] | None:
     ``proportional`` is the fair share of what is shared, ``anonymous`` the part of the resident that is no file's.
     """
     sizes: Counter[str] = Counter()
-    for process in (pid, *_descendants(pid)):
+    for process in (pid, *descendants_of(pid)):
         try:
             lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
         except OSError:
@@ -150,8 +150,8 @@ def memory_of(pid: int) -> dict[str, int] | None:
     return dict(sizes)
 
 
-def _descendants(pid: int) -> list[int]:
-    """Return the processes that one started, and those that they did."""
+def descendants_of(pid: int) -> list[int]:
+    """Return the processes that one has started, and those that they have."""
     children: dict[int, list[int]] = defaultdict(list)
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

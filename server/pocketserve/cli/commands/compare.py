@@ -1,0 +1,118 @@
+"""``pocketserve compare``: all versions of a model side by side on this device, and which one to serve."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pocketserve.cli import CommandError
+from pocketserve.cli.commands.bench import _seconds
+from pocketserve.cli.output import print_json
+from pocketserve.cli.progress import Progress
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "compare",
+        help="compare a model's versions on this device: size, memory, speed, answers",
+        description="Runs all versions of a model in turns, each in a process of its own, and recommends one. With two "
+        "results of --json, it shows what two devices said side by side.",
+    )
+    parser.add_argument(
+        "model", nargs="+", metavar="MODEL|JSON", help="a model's name, file or folder; or two files with results"
+    )
+    parser.add_argument("--versions", metavar="NAME[,NAME…]", help="the versions to compare [all]")
+    parser.add_argument("--reference", metavar="NAME", help="the version to hold the others against [the first]")
+    parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL [the embedded models]")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER|CSV", help="what to ask, best with labels [the model's own samples]"
+    )
+    parser.add_argument("--limit", type=_limit, default=500, metavar="N", help="samples at most [500]")
+    parser.add_argument("--seconds", type=_seconds, default=15.0, metavar="S", help="for all timed turns together [15]")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of one run [the fast cores]")
+    parser.add_argument("--apply", action="store_true", help="make the recommended version the default one")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all samples")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with everything in it")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="write a picture of the table")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare and show."""
+    if len(options.model) == 2 and all(name.endswith(".json") for name in options.model):
+        return _show_devices(options)
+    if len(options.model) > 1:
+        raise CommandError("name one model, or two JSON files with results of this command")
+    for path in (options.html, options.png):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise CommandError(f"{str(path)!r} lies in a folder that does not exist; make it first")
+    from pocketserve.compare.session import Plan, compare_versions  # late: --help needs no NumPy
+
+    names = tuple(name.strip() for name in options.versions.split(",")) if options.versions else ()
+    files = options.model[0], options.models_dir, names, options.reference, options.data
+    progress = Progress(lines=True)
+    try:
+        result = compare_versions(Plan(*files, options.limit, options.seconds, options.threads), progress.show)
+    finally:
+        progress.end()
+    _write_files(options, result)
+    applied = _apply(result) if options.apply else ""
+    if options.json:
+        print_json(result)
+    else:
+        from pocketserve.compare.report import print_report
+
+        print_report(result)
+        print(applied, end="\n" if applied else "")
+    return 0
+
+
+def _show_devices(options: argparse.Namespace) -> int:
+    from pocketserve.compare.devices import print_devices, read_result, side_by_side
+
+    if options.apply or options.html or options.png:
+        raise CommandError("--apply, --html and --png belong to a comparison on this device")
+    first, second = (read_result(Path(name)) for name in options.model)
+    if options.json:
+        print_json(side_by_side(first, second))
+    else:
+        print_devices(first, second, (options.model[0], options.model[1]))
+    return 0
+
+
+def _write_files(options: argparse.Namespace, result: dict[str, Any]) -> None:
+    if options.html:
+        from pocketserve.compare.page import page_of
+
+        options.html.write_text(page_of(result), encoding="utf-8")
+    if options.png:
+        from pocketserve.compare.figure import write_png
+
+        write_png(result, options.png)
+
+
+def _apply(result: dict[str, Any]) -> str:
+    """Make the recommended version the default one; return what was done."""
+    version, folder = result["recommendation"]["version"], Path(result["folder"])
+    if version is None:
+        raise CommandError("no version is recommended, so that the default one stays")
+    if version == result["default"]:
+        return f"{version} is the default version already."
+    from pocketserve.repository.manifest_edit import edit_manifest
+
+    if folder.name != result["model"]:
+        raise CommandError(f"put the files of {result['model']!r} into a folder of that name, then --apply can set it")
+    edit_manifest(folder, lambda document: document.__setitem__("default_version", version))
+    return f"{folder / 'model.toml'}: default_version is {version} now; `pocketserve models` has a server read it."
+
+
+def _limit(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if not 1 <= value <= 100_000:
+        raise argparse.ArgumentTypeError("must be a whole number from 1 to 100000")
+    return value

@@ -1,0 +1,106 @@
+"""The results of two devices side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pocketserve.cli import CommandError
+from pocketserve.cli.output import human_bytes, print_table, printable
+from pocketserve.compare.report import number, with_interval
+from pocketserve.compare.session import SCHEMA
+
+MAX_BYTES = 256 * 2**20
+HEADER = ("VERSION", "RUN p50 ms, A", "B", "B / A", "CPU ms, A", "B", "MEMORY, A", "B", "SCORE")
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Return what ``compare --json`` wrote.
+
+    Raises:
+        CommandError: it is something else.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise CommandError(f"{str(path)!r} is larger than {human_bytes(MAX_BYTES)}, and so no result of compare")
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if result["schema"] != SCHEMA:
+            raise CommandError(f"{str(path)!r} was written by another release; compare on that device again")
+        _row("", result, result, next(iter(result["versions"])))
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
+        raise CommandError(f"{str(path)!r} is no result of `pocketserve compare --json`") from None
+    return dict(result)
+
+
+def side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of both devices by version, in JSON's own types.
+
+    Raises:
+        CommandError: they are results of different models.
+    """
+    if (first["model"], first["task"]) != (second["model"], second["task"]):
+        raise CommandError(f"these are results of different models: {first['model']!r} and {second['model']!r}")
+    names = [*first["versions"], *(name for name in second["versions"] if name not in first["versions"])]
+    return {
+        "model": first["model"],
+        "devices": [{**result["device"], "created": result["created"]} for result in (first, second)],
+        "same_data": first["data"]["samples"] == second["data"]["samples"],
+        "recommended": [result["recommendation"]["version"] for result in (first, second)],
+        "versions": {name: [_figures(result, name) for result in (first, second)] for name in names},
+    }
+
+
+def _figures(result: Mapping[str, Any], version: str) -> dict[str, Any] | None:
+    facts = result["versions"].get(version)
+    if facts is None:
+        return {"skipped": result["skipped"].get(version, "it is not among its versions")}
+    keys = ("run_ms", "answer_ms", "throughput", "cpu_s", "load_ms", "file_bytes", "memory_bytes", "accuracy")
+    return {key: facts[key] for key in keys}
+
+
+def print_devices(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> None:
+    """Print both devices, a row for each version, and what each recommends."""
+    table = side_by_side(first, second)
+    for letter, name, device, recommended in zip("AB", names, table["devices"], table["recommended"], strict=True):
+        facts = f"{device['machine']}, {device['cores']} cores, {device['system']}, {device['created']}"
+        print(printable(f"{letter}: {name}: {facts}; recommends {recommended}"))
+    print()
+    print_table(HEADER, [_row(name, first, second, name) for name in table["versions"]])
+    if not table["same_data"]:
+        print("\nThey were asked different samples, so that only sizes, memory and speed compare.")
+    agree = table["recommended"][0] == table["recommended"][1]
+    print(
+        f"\nBoth recommend {table['recommended'][0]}."
+        if agree
+        else "\nThe devices recommend different versions: --apply belongs on each of them."
+    )
+
+
+def _row(title: str, first: Mapping[str, Any], second: Mapping[str, Any], version: str) -> list[str]:
+    sides = [result["versions"].get(version) for result in (first, second)]
+    cells = [[*_cells(side)] for side in sides]
+    ratio = "-"
+    if sides[0] is not None and sides[1] is not None:
+        ratio = number(sides[1]["run_ms"]["p50"]["value"] / sides[0]["run_ms"]["p50"]["value"])
+    run, cpu, memory = zip(*cells, strict=True)
+    return [title, *run, ratio, *cpu, *memory, _scores(*sides)]
+
+
+def _cells(facts: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    if facts is None:
+        return "not run", "-", "-"
+    private = facts["memory_bytes"]["private"]
+    return (
+        with_interval(facts["run_ms"]["p50"]),
+        number(facts["cpu_s"] * 1e3),
+        "?" if private is None else human_bytes(private),
+    )
+
+
+def _scores(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> str:
+    """Return both scores; a version that scores otherwise on another device computes otherwise there."""
+    accuracies = [side["accuracy"] if side is not None else None for side in (first, second)]
+    values = [f"{accuracy['value']:.4g}" if accuracy else "-" for accuracy in accuracies]
+    return values[0] if values[0] == values[1] else " / ".join(values)

@@ -1,0 +1,115 @@
+"""Judge every version's answers: agreement with the reference, accuracy, and whether it is measurably worse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pocketserve.compare.scores import SAME_VALUE, Answer, Measure, largest_difference, measure_for, numbers_in
+from pocketserve.compare.statistics import bootstrap, mcnemar_exact, paired_bootstrap, wilson
+
+ALPHA = 0.05
+LEAST_LOSS = 0.001
+"""A smaller loss is none, however certain it is: a share of the reference's mean error, or of the scale 0 to 1."""
+
+
+def judge(
+    task: str, answers: Mapping[str, Sequence[Answer]], reference: str, truths: Sequence[Any]
+) -> dict[str, dict[str, Any]]:
+    """Return for each version its ``agreement``, ``accuracy`` and ``test``.
+
+    Args:
+        answers: of each version to the same samples; ``{"error"}`` where there is none.
+        truths: of the samples; None where nobody knows one. Accuracy counts samples that have one.
+    """
+    measure = measure_for(task)
+    answered = [index for index, answer in enumerate(answers[reference]) if "error" not in answer]
+    labelled = [index for index in answered if truths[index] is not None]
+    return {
+        version: _judge_version(measure, each, answers[reference], truths, answered, labelled)
+        for version, each in answers.items()
+    }
+
+
+def _judge_version(
+    measure: Measure,
+    answers: Sequence[Answer],
+    expected: Sequence[Answer],
+    truths: Sequence[Any],
+    answered: Sequence[int],
+    labelled: Sequence[int],
+) -> dict[str, Any]:
+    failures = [answers[index]["error"] for index in answered if "error" in answers[index]]
+    if failures or not answered:
+        reason = failures[0] if failures else "the reference version answers none of the samples"
+        text = f"it fails on {len(failures)} of {len(answered)} samples: {reason}"
+        return {"agreement": None, "accuracy": None, "test": {"worse": bool(failures), "text": text}}
+    alike = _sameness(measure, [answers[i] for i in answered], [expected[i] for i in answered])
+    distances = [largest_difference(answers[index], expected[index]) for index in answered]
+    agreement = {
+        "samples": len(answered),
+        "share": wilson(int(sum(alike)), len(alike))._asdict(),
+        "largest_difference": _finite(max(distances)),
+        "same": [bool(value) for value in alike],
+    }
+    if not labelled:
+        differing = len(alike) - int(sum(alike))
+        test = _test(
+            "McNemar, exact", mcnemar_exact(0, differing), -differing, f"{differing} of {len(alike)} answers differ"
+        )
+        return {"agreement": agreement, "accuracy": None, "test": test}
+    scores = [measure.score(answers[index], truths[index]) for index in labelled]
+    base = [measure.score(expected[index], truths[index]) for index in labelled]
+    return {
+        "agreement": agreement,
+        "accuracy": _accuracy(measure, scores, [answers[i] for i in labelled], [truths[i] for i in labelled]),
+        "test": _paired_test(measure, scores, base),
+    }
+
+
+def _sameness(measure: Measure, answers: Sequence[Answer], expected: Sequence[Answer]) -> list[float]:
+    """Return 1 for each answer that counts as the same as the reference's, else 0."""
+    truths = [measure.truth_of(answer) for answer in expected]
+    scores = [measure.score(answer, truth) for answer, truth in zip(answers, truths, strict=True)]
+    if measure.same_from is not None:
+        return [float(score >= measure.same_from) for score in scores]
+    largest = max((float(np.max(np.abs(numbers_in(answer)), initial=0.0)) for answer in expected), default=0.0)
+    return [float(-score <= SAME_VALUE * largest) for score in scores]
+
+
+def _accuracy(
+    measure: Measure, scores: Sequence[float], answers: Sequence[Answer], truths: Sequence[Any]
+) -> dict[str, Any]:
+    """Return the mean score with its interval, further figures, and the samples' scores."""
+    sign = -1.0 if measure.same_from is None else 1.0  # errors are shown as people know them
+    estimate = wilson(int(sum(scores)), len(scores)) if measure.binary else bootstrap(np.array(scores) * sign, np.mean)
+    return {
+        "metric": measure.name,
+        "more_is_better": sign > 0,
+        "samples": len(scores),
+        **estimate._asdict(),
+        "figures": measure.overall(answers, truths),
+        "scores": [sign * score for score in scores],
+    }
+
+
+def _paired_test(measure: Measure, scores: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
+    differences = [score - other for score, other in zip(scores, base, strict=True)]
+    if measure.binary:
+        gains, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+        return _test("McNemar, exact", mcnemar_exact(gains, losses), gains - losses, f"{gains} gained, {losses} lost")
+    estimate, p = paired_bootstrap(differences)
+    scale = float(np.mean(np.abs(base))) if measure.same_from is None else 1.0
+    text = f"mean difference {estimate.value:+.3g} ({estimate.low:+.3g} to {estimate.high:+.3g})"
+    loss = min(0.0, estimate.value + LEAST_LOSS * scale)
+    return _test("paired bootstrap", p, loss, text)
+
+
+def _test(name: str, p: float, difference: float, text: str) -> dict[str, Any]:
+    return {"name": name, "p": p, "worse": p < ALPHA and difference < 0, "text": text}
+
+
+def _finite(number: float) -> float | None:
+    return number if np.isfinite(number) else None

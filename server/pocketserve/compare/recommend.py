@@ -1,0 +1,102 @@
+"""Recommend a version by a stated rule, in two sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pocketserve.cli.output import human_bytes
+from pocketserve.compare.statistics import least_provable_loss, median_ratio
+
+SAME_SPEED = 1.1
+"""Versions whose run takes up to so many times the fastest one's count as equally fast: the smaller file is better."""
+
+RULE = (
+    "the fastest version that is not measurably worse than the reference (p < 0.05, paired), by the median time of the "
+    f"model's run; of versions within {SAME_SPEED - 1:.0%} of it, or slower by chance, the smallest file."
+)
+
+
+def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``version``, the other choices, the rule and the two ``sentences``.
+
+    Args:
+        result: as :func:`pocketserve.compare.session.compare_versions` makes it.
+    """
+    versions = result["versions"]
+    good = {name: facts for name, facts in versions.items() if not facts["test"]["worse"]}
+    if not good:
+        return {"version": None, "rule": RULE, "sentences": "No version answers as it should. Nothing is recommended."}
+    medians = {name: [_median(turn) for turn in facts["samples"]["run_ms"]] for name, facts in good.items()}
+    fastest = min(good, key=lambda name: good[name]["run_ms"]["p50"]["value"])
+    ratios = {name: median_ratio(medians[name], medians[fastest]) for name in good}
+    equal = [name for name, ratio in ratios.items() if ratio.value <= SAME_SPEED or ratio.low <= 1.0]
+    best = min(equal, key=lambda name: (good[name]["file_bytes"], name != result["default"], name))
+    choices = {
+        "version": best,
+        "fastest": fastest,
+        "smallest": min(good, key=lambda name: (good[name]["file_bytes"], name)),
+        "most_accurate": _most_accurate(versions, best),
+        "equally_fast": equal,
+        "rule": RULE,
+    }
+    return {**choices, "sentences": _sentences(result, choices, medians)}
+
+
+def _most_accurate(versions: Mapping[str, Any], best: str) -> str | None:
+    """Return the version with the best score, of equal ones the recommended one; None where there is no truth."""
+    scores = {
+        name: facts["accuracy"]["value"] * (1 if facts["accuracy"]["more_is_better"] else -1)
+        for name, facts in versions.items()
+        if facts["accuracy"] is not None
+    }
+    return max(scores, key=lambda name: (scores[name], name == best), default=None)
+
+
+def _sentences(result: Mapping[str, Any], choices: Mapping[str, Any], medians: Mapping[str, list[float]]) -> str:
+    versions, best, default = result["versions"], choices["version"], result["default"]
+    facts = versions[best]
+    speed = f"its run takes {facts['run_ms']['p50']['value']:.3g} ms"
+    if best == default:
+        first = f"Keep {best}, the default version: {speed}"
+        if len(medians) > 1:
+            first += ", and none that answers as well is faster or smaller by more than the rule asks"
+    else:
+        first = f"Serve {best}: {speed}"
+        if default in medians:
+            ratio = median_ratio(medians[default], medians[best])
+            first += f", {ratio.value:.2g} times as fast as {default}, the default version "
+            first += f"({ratio.low:.2g} to {ratio.high:.2g})"
+        if facts["file_bytes"] < versions.get(default, facts)["file_bytes"]:
+            first += (
+                f", with {human_bytes(facts['file_bytes'])} instead of {human_bytes(versions[default]['file_bytes'])}"
+            )
+    return f"{first}. {_second_sentence(result, choices)}"
+
+
+def _second_sentence(result: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
+    versions, best = result["versions"], choices["version"]
+    facts = versions[best]
+    if best == result["reference"]:
+        head = "It is the reference itself"
+    elif facts["accuracy"] is not None:
+        head = f"It is not measurably worse than {result['reference']} (p = {facts['test']['p']:.2g})"
+    else:
+        head = f"It answers like {result['reference']} ({facts['test']['text']})"
+    number = (facts["accuracy"] or facts["agreement"])["samples"]
+    kind = "labelled samples" if facts["accuracy"] is not None else "samples without labels"
+    accurate = choices["most_accurate"]
+    extra = f", the most accurate is {accurate}" if accurate not in (None, best) else ""
+    smallest = f", the smallest is {choices['smallest']}" if choices["smallest"] != best else ""
+    return f"{head}{smallest}{extra}, and {number} {kind} {_provable(number)}."
+
+
+def _provable(number: int) -> str:
+    """Return the least loss that so many samples could have shown."""
+    least = least_provable_loss()
+    return f"show a loss from {least / number:.1%} on" if number >= least else f"show no loss, which takes {least}"
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

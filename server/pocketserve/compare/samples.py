@@ -1,0 +1,172 @@
+"""The data to compare on: files and rows for the model's own task to read, with the truth where somebody wrote it down.
+
+A folder holds one folder a label, or files with a ``labels.csv`` beside them, or files that are named like their labels
+(``7.png``, ``7-b.png``). A CSV file names files, or holds texts, or rows of features; ``docs/compare.md`` has examples.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pocketserve.cli import CommandError
+
+LABELS_FILE = "labels.csv"
+MAX_FILES = 100_000
+BOX = ("x", "y", "width", "height")
+TRUTHS = ("label", "value", "mask", "answer")
+"""Columns of a CSV file that hold the truth; a box has those of :data:`BOX` besides."""
+
+
+class DataSample(NamedTuple):
+    """A raw input.
+
+    Attributes:
+        name: for people: the file's path in the data's folder, or ``row 12``.
+        body: its file, or the bytes themselves.
+        truth: a class's label, a regression's number, a segmentation's mask file, a text, or the list of
+            ``{"label", "x", "y", "width", "height"}`` of a picture; None where nobody says.
+    """
+
+    name: str
+    body: Path | bytes
+    truth: Any = None
+
+    def read(self) -> bytes:
+        """Return the bytes to send."""
+        return self.body if isinstance(self.body, bytes) else self.body.read_bytes()
+
+
+class Facts(NamedTuple):
+    """Facts about a model that decide how data is read; a worker tells them.
+
+    Attributes:
+        labels: names of its classes, in order; empty where it has none.
+        features, target: names of a table's columns, where the manifest gives them.
+    """
+
+    task: str
+    labels: Sequence[str] = ()
+    features: Sequence[str] = ()
+    target: str = ""
+
+
+def read_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
+    """Return the samples of a folder or CSV file, ``limit`` at most, spread evenly over all of them.
+
+    Raises:
+        CommandError: there are none, or the CSV file cannot be understood.
+    """
+    try:
+        if data.is_dir():
+            listed = data / LABELS_FILE
+            samples = list(_of_table(listed, facts) if listed.is_file() else _of_folder(data, facts))
+        elif data.suffix.lower() == ".csv":
+            samples = list(_of_table(data, facts))
+        else:
+            raise CommandError(f"{str(data)!r} is neither a folder nor a CSV file; name one of them with --data")
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}") from None
+    if not samples:
+        raise CommandError(f"{str(data)!r} holds no samples; see docs/compare.md for what it may hold")
+    step = max(1.0, len(samples) / limit)
+    return [samples[int(index * step)] for index in range(min(limit, len(samples)))]
+
+
+def _of_folder(folder: Path, facts: Facts) -> Iterator[DataSample]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path.relative_to(folder))]
+    if len(files) > MAX_FILES:
+        raise CommandError(f"{str(folder)!r} holds {len(files):,} files; {MAX_FILES:,} are possible")
+    names = [path.relative_to(folder) for path in files]
+    if names and all(len(name.parts) == 2 for name in names):  # one folder a label
+        truths: list[str | None] = [name.parts[0] for name in names]
+    else:
+        truths = [_label_in(name.stem, facts.labels) for name in names]
+        if None in truths:
+            truths = [None] * len(names)
+    yield from (DataSample(str(name), path, truth) for name, path, truth in zip(names, files, truths, strict=True))
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts) or path.suffix.lower() in (".md", ".csv")
+
+
+def _label_in(stem: str, labels: Sequence[str]) -> str | None:
+    """Return the label that a file's name is, or begins with before a separator: ``7``, ``7-b``, ``tabby cat_2``."""
+    candidates = [label for label in labels if re.fullmatch(rf"{re.escape(label)}([-_. ].*)?", stem, re.IGNORECASE)]
+    return max(candidates, key=len, default=None)
+
+
+def _of_table(path: Path, facts: Facts) -> Iterator[DataSample]:
+    """Read a CSV file with a line of names; its column ``file``, ``text`` or else the features are the input."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        lines = [line for line in csv.reader(text.splitlines()) if any(cell.strip() for cell in line)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise CommandError(f"{path.name} is no CSV file in UTF-8: {error}") from None
+    if len(lines) < 2:
+        raise CommandError(f"{path.name} needs a line of column names and a line for each sample")
+    head = [cell.strip() for cell in lines[0]]
+    uneven = next((number for number, line in enumerate(lines, 1) if len(line) != len(head)), None)
+    if uneven is not None:
+        raise CommandError(f"{path.name}: line {uneven} has {len(lines[uneven - 1])} cells, the first {len(head)}")
+    rows = [dict(zip(head, map(str.strip, line), strict=True)) for line in lines[1:]]
+    if "file" in head:
+        yield from _of_listed_files(path, rows)
+    elif "text" in head or "question" in head:
+        for number, row in enumerate(rows, 2):
+            body = json.dumps({key: row[key] for key in ("question", "context")}) if "question" in head else row["text"]
+            yield DataSample(f"line {number}", body.encode(), _truth(row, path.parent))
+    else:
+        yield from _of_features(path, rows, head, facts)
+
+
+def _of_listed_files(path: Path, rows: Sequence[Mapping[str, str]]) -> Iterator[DataSample]:
+    """Yield one sample a file; several lines of a file are several boxes on its picture."""
+    grouped: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        grouped.setdefault(row["file"], []).append(row)
+    for name, lines in grouped.items():
+        if not (path.parent / name).is_file():
+            raise CommandError(f"{path.name} names {name!r}, which is not beside it")
+        if set(BOX) <= lines[0].keys():
+            boxes = [{"label": line["label"], **{key: _number(path, line[key]) for key in BOX}} for line in lines]
+            yield DataSample(name, path.parent / name, [box for box in boxes if box["label"]])
+        else:
+            yield DataSample(name, path.parent / name, _truth(lines[0], path.parent))
+
+
+def _of_features(path: Path, rows: Sequence[Mapping[str, str]], head: list[str], facts: Facts) -> Iterator[DataSample]:
+    """Yield one sample a row; the truth is in the column named like the target, ``label`` or ``value``, or follows."""
+    names = [name for name in facts.features if name in head]
+    inputs = names if facts.features and len(names) == len(facts.features) else []
+    target = next((name for name in (facts.target, *TRUTHS) if name and name in head), None)
+    if target is None and len(facts.features) == len(head) - 1:
+        target = next(name for name in head if name not in names) if inputs else head[-1]
+    inputs = inputs or [name for name in head if name != target]
+    if facts.features and len(inputs) != len(facts.features):
+        raise CommandError(
+            f"{path.name} has {len(inputs)} columns for the {len(facts.features)} features "
+            f"{', '.join(facts.features[:20])}; name its columns like them"
+        )
+    for number, row in enumerate(rows, 2):
+        body = json.dumps([_number(path, row[name]) for name in inputs])
+        yield DataSample(f"line {number}", body.encode(), row[target] if target else None)
+
+
+def _truth(row: Mapping[str, str], folder: Path) -> Any:
+    name = next((name for name in TRUTHS if row.get(name)), None)
+    if name is None:
+        return None
+    return str(folder / row[name]) if name == "mask" else row[name]
+
+
+def _number(path: Path, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise CommandError(f"{path.name}: {text!r} is no number") from None

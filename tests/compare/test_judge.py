@@ -1,0 +1,157 @@
+"""How answers of each task are scored and held against each other."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from pocketserve.compare.judge import judge
+from pocketserve.compare.scores import measure_for
+
+
+def classes(*order: int) -> dict[str, Any]:
+    """Return a classifier's answer: the classes, best first."""
+    entries = [{"label": f"c{i}", "index": i, "score": 1 - place / 10} for place, i in enumerate(order)]
+    return {"predictions": entries}
+
+
+def value(number: float) -> dict[str, Any]:
+    """Return a regression's answer."""
+    return {"predictions": [{"name": "y", "value": number}]}
+
+
+def box(label: str, x: float, score: float = 0.9) -> dict[str, Any]:
+    """Return a detection of 10 by 10 pixels."""
+    return {"label": label, "index": 0, "score": score, "box": {"x": x, "y": 0, "width": 10, "height": 10}}
+
+
+def true_box(label: str, x: float) -> dict[str, Any]:
+    """Return a true box of 10 by 10 pixels."""
+    return {"label": label, "x": x, "y": 0, "width": 10, "height": 10}
+
+
+def mask(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return a segmentation's answer."""
+    file = io.BytesIO()
+    PIL.Image.fromarray(np.array(rows, np.uint8)).save(file, "PNG")
+    return {"predictions": [], "mask": base64.b64encode(file.getvalue()).decode()}
+
+
+def test_a_classifier_that_lost_six_of_ten_is_measurably_worse() -> None:
+    """One that lost five is not, though it looks bad: that may be chance; another order of the rest loses nothing."""
+    good = [classes(0, 1, 2)] * 10
+    answers = {
+        "a": good,
+        "six": [classes(1, 0, 2)] * 6 + good[:4],
+        "five": [classes(1, 0, 2)] * 5 + good[:5],
+        "rest": [classes(0, 2, 1)] * 10,
+    }
+    verdicts = judge("image-classification", answers, "a", ["c0"] * 10)
+    assert {name: v["test"]["worse"] for name, v in verdicts.items()} == {
+        **{"a": False, "six": True, "five": False, "rest": False}
+    }
+    assert verdicts["six"]["accuracy"]["value"] == 0.4 and verdicts["six"]["agreement"]["share"]["value"] == 0.4
+    assert verdicts["rest"]["agreement"]["largest_difference"] == pytest.approx(0.1)
+    assert verdicts["six"]["test"]["text"] == "0 gained, 6 lost"
+
+
+def test_without_labels_the_reference_is_the_truth() -> None:
+    """Six answers that differ from it are more than chance."""
+    verdicts = judge(
+        "image-classification", {"a": [classes(0)] * 9, "b": [classes(1)] * 6 + [classes(0)] * 3}, "a", [None] * 9
+    )
+    assert verdicts["b"]["accuracy"] is None and verdicts["b"]["test"]["worse"]
+    assert verdicts["b"]["test"]["text"] == "6 of 9 answers differ"
+
+
+def test_a_label_may_be_a_number() -> None:
+    """The class's index counts as its name."""
+    verdicts = judge("audio-classification", {"a": [classes(3)]}, "a", ["3"])
+    assert verdicts["a"]["accuracy"]["value"] == 1.0
+
+
+def test_top_5_and_f1() -> None:
+    """The fifth of six is within five; F1 is the mean over the true classes."""
+    answers = [classes(0, 1, 2, 3, 4, 5), classes(1, 2, 3, 4, 0, 5), classes(1, 0, 2, 3, 4, 5)]
+    figures = measure_for("image-classification").overall(answers, ["c0", "c0", "c1"])
+    assert figures == {"top-5": 1.0, "F1": pytest.approx((2 / 3 + 2 / 3) / 2)}
+
+
+def test_an_error_of_a_regression() -> None:
+    """Ten per cent more error on every row is measured; rounding is not, however certain."""
+    truth = [str(number) for number in range(1, 31)]
+    exact = [value(float(number) + 1) for number in range(1, 31)]
+    worse = [value(float(number) + 1.1) for number in range(1, 31)]
+    rounded = [value(float(number) + 1 + 1e-7) for number in range(1, 31)]
+    verdicts = judge("tabular-regression", {"a": exact, "worse": worse, "rounded": rounded}, "a", truth)
+    assert verdicts["a"]["accuracy"]["value"] == pytest.approx(1.0)
+    assert not verdicts["a"]["accuracy"]["more_is_better"]
+    assert verdicts["worse"]["test"]["worse"] and not verdicts["rounded"]["test"]["worse"]
+    assert verdicts["rounded"]["agreement"]["share"]["value"] == 1.0
+
+
+def test_average_precision() -> None:
+    """Two boxes, three detections: right, wrong, right. The curve has (0.5, 1) and (1, 2/3)."""
+    answer = {"predictions": [box("cat", 0, 0.9), box("cat", 50, 0.8), box("cat", 101, 0.7)]}
+    truth = [true_box("cat", 0), true_box("cat", 100)]
+    measure = measure_for("object-detection")
+    assert measure.overall([answer], [truth])["mAP at 0.5"] == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
+    assert measure.score(answer, truth) == pytest.approx(2 * 2 / 5)
+    # 9 of 11 pixels overlap: the second box no longer counts from an IoU of 0.85 on.
+    assert measure.overall([answer], [truth])["mAP"] == pytest.approx((7 * (5 / 6) + 3 * 0.5) / 10)
+
+
+def test_a_box_is_taken_once_and_only_by_its_label() -> None:
+    """The second detection of one object is a mistake."""
+    measure = measure_for("object-detection")
+    twice = {"predictions": [box("cat", 0), box("cat", 1)]}
+    assert measure.score(twice, [true_box("cat", 0)]) == pytest.approx(2 / 3)
+    assert measure.score(twice, [true_box("dog", 0)]) == 0.0
+    assert measure.score({"predictions": []}, []) == 1.0
+
+
+def test_masks_are_compared_at_the_truths_size() -> None:
+    """A mask of half the size is enlarged; pixels of 255 are judged by nobody."""
+    measure = measure_for("image-segmentation")
+    truth = np.array([[0, 0, 1, 1], [0, 0, 1, 255]], np.uint8)
+    assert measure.score(mask([[0, 1]]), truth) == 1.0
+    assert measure.score(mask([[0, 0]]), truth) == pytest.approx((4 / 7 + 0) / 2)
+    assert measure.overall([mask([[0, 1]])], [truth]) == {"IoU over all pixels": 1.0}
+
+
+def test_texts_share_words() -> None:
+    """Case and points do not count."""
+    measure = measure_for("question-answering")
+    answer = {"predictions": [{"answer": "The red house."}]}
+    assert measure.score(answer, "red house") == pytest.approx(2 * 2 / 5)
+    assert measure.overall([answer], ["the red house"]) == {"exact": 1.0}
+
+
+def test_other_answers_are_compared_by_their_numbers() -> None:
+    """Of tensors one per cent of the largest number is the same; another shape never is."""
+
+    def tensors(*values: float) -> dict[str, Any]:
+        return {"outputs": [{"name": "y", "shape": [len(values)], "values": list(values)}]}
+
+    answers = {"a": [tensors(1, 100)], "near": [tensors(1.9, 100)], "far": [tensors(3, 100)], "other": [tensors(1)]}
+    verdicts = judge("tensors", answers, "a", [None])
+    assert [v["agreement"]["share"]["value"] for v in verdicts.values()] == [1.0, 1.0, 0.0, 0.0]
+    assert verdicts["other"]["agreement"]["largest_difference"] is None
+
+
+def test_a_version_that_fails_is_worse() -> None:
+    """However few samples there are; what the reference itself fails on counts for nobody."""
+    error = {"error": "the model failed on this input"}
+    answers = {"a": [classes(0), error], "b": [error, classes(0)], "c": [classes(0), error]}
+    verdicts = judge("image-classification", answers, "a", ["c0", "c0"])
+    assert verdicts["b"]["test"] == {
+        "worse": True,
+        "text": "it fails on 1 of 1 samples: the model failed on this input",
+    }
+    assert verdicts["c"]["accuracy"]["value"] == 1.0

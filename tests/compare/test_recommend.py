@@ -1,0 +1,71 @@
+"""The rule by which a version is recommended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pocketserve.compare.recommend import recommend
+
+ROUNDS = 20
+
+
+def version(run_ms: float, file_bytes: int, score: float | None = None, *, worse: bool = False) -> dict[str, Any]:
+    """Return a version's figures, with the same time in every round."""
+    accuracy = None if score is None else {"value": score, "more_is_better": True, "samples": 10}
+    return {
+        "run_ms": {"p50": {"value": run_ms, "low": run_ms, "high": run_ms}},
+        "samples": {"run_ms": [[run_ms * (1 + number / 100)] for number in range(ROUNDS)]},
+        "file_bytes": file_bytes,
+        "accuracy": accuracy,
+        "agreement": {"samples": 10},
+        "test": {"worse": worse, "p": 0.5, "text": "0 of 10 answers differ"},
+    }
+
+
+def recommended(default: str = "a", **versions: dict[str, Any]) -> dict[str, Any]:
+    """Return the recommendation; the first version is the reference."""
+    return recommend({"versions": versions, "default": default, "reference": next(iter(versions))})
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ({"a": version(2, 100), "b": version(1, 100)}, "b"),
+        ({"a": version(2, 100), "b": version(1, 100, worse=True)}, "a"),
+        ({"a": version(1.0, 100), "b": version(1.09, 50)}, "b"),
+        ({"a": version(1.0, 100), "b": version(1.2, 50)}, "a"),
+        ({"a": version(1.0, 100), "b": version(1.0, 100)}, "a"),
+    ],
+    ids=["faster", "faster but worse", "as fast and smaller", "smaller but slower", "no difference"],
+)
+def test_the_rule(versions: dict[str, dict[str, Any]], expected: str) -> None:
+    """Fastest of those that are not worse; of equally fast ones the smallest; of equal ones the default."""
+    assert recommended(**versions)["version"] == expected
+
+
+def test_a_version_that_is_slower_by_chance_only_may_win_by_its_size() -> None:
+    """Its rounds were as often faster as slower."""
+    noisy = version(1.0, 50)
+    noisy["samples"]["run_ms"] = [[0.5 if number % 2 else 2.0] for number in range(ROUNDS)]
+    noisy["run_ms"]["p50"]["value"] = 1.25
+    assert recommended(a=version(1.0, 100), b=noisy)["version"] == "b"
+
+
+def test_two_sentences_say_what_counts() -> None:
+    """They name both versions, their times and sizes, the test, and what so few samples could have shown."""
+    said = recommended(a=version(2, 2000, 0.9), b=version(1, 1000, 0.9), c=version(4, 500, 1.0))["sentences"]
+    assert said == (
+        "Serve b: its run takes 1 ms, 2 times as fast as a, the default version (2 to 2), with 1.0 kB instead of "
+        "2.0 kB. It is not measurably worse than a (p = 0.5), the smallest is c, the most accurate is c, and 10 "
+        "labelled samples show a loss from 60.0% on."
+    )
+    kept = recommended(a=version(1, 100), b=version(2, 200))["sentences"]
+    assert kept.startswith("Keep a, the default version: its run takes 1 ms") and kept.count(". ") == 1
+
+
+def test_nothing_good_is_nothing_recommended() -> None:
+    """A reference that fails itself leaves nothing to trust."""
+    result = recommended(a=version(1, 100, worse=True))
+    assert result["version"] is None and "Nothing is recommended" in result["sentences"]

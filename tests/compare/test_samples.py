@@ -1,0 +1,115 @@
+"""What data may look like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import MODELS
+from pocketserve.cli import CommandError
+from pocketserve.compare.samples import Facts, read_samples
+
+DIGITS = Facts("image-classification", [str(digit) for digit in range(10)])
+FLOWERS = Facts("tabular-regression", (), ("sepal length", "sepal width", "petal length"), "petal width")
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    """Write text files below a folder."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def truths(data: Path, facts: Facts = DIGITS, limit: int = 100) -> list[tuple[str, Any]]:
+    """Return the names and truths of all samples."""
+    return [(sample.name, sample.truth) for sample in read_samples(data, facts, limit)]
+
+
+def test_the_embedded_samples_are_labelled_by_their_names() -> None:
+    """``7.png`` shows a seven."""
+    assert truths(MODELS / "digits" / "samples") == [(f"{digit}.png", str(digit)) for digit in range(10)]
+
+
+def test_names_that_begin_with_a_label(tmp_path: Path) -> None:
+    """The longest label counts; where one file has none, none has: it was no system then."""
+    facts = Facts("image-classification", ["cat", "cat fish", "dog"])
+    write(tmp_path, {"cat.png": "", "Cat fish-2.png": "", "dog_b.png": "", ".hidden": "", "readme.md": ""})
+    assert [truth for _, truth in truths(tmp_path, facts)] == ["cat fish", "cat", "dog"]
+    write(tmp_path, {"photo.png": ""})
+    assert {truth for _, truth in truths(tmp_path, facts)} == {None}
+
+
+def test_one_folder_a_label(tmp_path: Path) -> None:
+    """The folder's name is the label."""
+    write(tmp_path, {"3/a.png": "", "3/b.png": "", "5/a.png": ""})
+    assert truths(tmp_path) == [("3/a.png", "3"), ("3/b.png", "3"), ("5/a.png", "5")]
+
+
+def test_a_list_of_labels(tmp_path: Path) -> None:
+    """``labels.csv`` names the files; others are passed over."""
+    write(tmp_path, {"a.png": "", "b.png": "", "c.png": "", "labels.csv": "file,label\na.png,4\nb.png,2\n"})
+    assert truths(tmp_path) == [("a.png", "4"), ("b.png", "2")]
+
+
+def test_boxes_of_a_picture(tmp_path: Path) -> None:
+    """Several lines are several boxes; a line without a label says that there is nothing."""
+    lines = "file,label,x,y,width,height\na.png,cat,1,2,3,4\na.png,dog,5,6,7,8\nb.png,,0,0,0,0\n"
+    write(tmp_path, {"a.png": "", "b.png": "", "labels.csv": lines})
+    box = {"label": "cat", "x": 1.0, "y": 2.0, "width": 3.0, "height": 4.0}
+    dog = {"label": "dog", "x": 5.0, "y": 6.0, "width": 7.0, "height": 8.0}
+    assert truths(tmp_path) == [("a.png", [box, dog]), ("b.png", [])]
+
+
+def test_masks(tmp_path: Path) -> None:
+    """A mask's path is made absolute to the list."""
+    write(tmp_path, {"a.jpg": "", "m/a.png": "", "labels.csv": "file,mask\na.jpg,m/a.png\n"})
+    assert truths(tmp_path) == [("a.jpg", str(tmp_path / "m/a.png"))]
+
+
+def test_rows_of_features(tmp_path: Path) -> None:
+    """Columns are taken by the features' names, in the model's order; the target's column is the truth."""
+    table = write(tmp_path, {"t.csv": "petal width,sepal width,sepal length,petal length\n0.2,3.5,5.1,1.4\n"}) / "t.csv"
+    (sample,) = read_samples(table, FLOWERS, 10)
+    assert (sample.read(), sample.truth) == (b"[5.1, 3.5, 1.4]", "0.2")
+
+
+def test_rows_without_the_features_names(tmp_path: Path) -> None:
+    """One column more than features: the last one is the truth."""
+    (sample,) = read_samples(write(tmp_path, {"t.csv": "a,b,c,d\n1,2,3,4\n"}) / "t.csv", FLOWERS, 10)
+    assert (sample.read(), sample.truth) == (b"[1.0, 2.0, 3.0]", "4")
+
+
+def test_texts(tmp_path: Path) -> None:
+    """A column ``text`` is the input."""
+    table = write(tmp_path, {"t.csv": 'text,label\n"well, good",positive\n'}) / "t.csv"
+    (sample,) = read_samples(table, Facts("text-classification"), 10)
+    assert (sample.read(), sample.truth) == (b"well, good", "positive")
+
+
+def test_a_limit_takes_samples_from_everywhere(tmp_path: Path) -> None:
+    """Not the first ones: a folder is often sorted by label."""
+    write(tmp_path, {f"{digit}/{number}.png": "" for digit in range(10) for number in range(10)})
+    assert [truth for _, truth in truths(tmp_path, limit=10)] == [str(digit) for digit in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "reason"),
+    [
+        ({}, "", "holds no samples"),
+        ({"x.txt": "1"}, "x.txt", "neither a folder nor a CSV file"),
+        ({"t.csv": "file,label\n"}, "t.csv", "a line for each sample"),
+        ({"t.csv": "file,label\ngone.png,3\n"}, "t.csv", "names 'gone.png', which is not beside it"),
+        ({"t.csv": "a,b,c,d\n1,2,3\n"}, "t.csv", "line 2 has 3 cells, the first 4"),
+        ({"t.csv": "a,b,c,d\n1,2,x,4\n"}, "t.csv", "'x' is no number"),
+        ({"t.csv": "a,b\n1,2\n"}, "t.csv", "2 columns for the 3 features"),
+    ],
+    ids=["empty", "kind", "no lines", "missing file", "uneven", "words", "too few"],
+)
+def test_data_that_cannot_be_used(files: dict[str, str], name: str, reason: str, tmp_path: Path) -> None:
+    """One sentence says what is wrong with it."""
+    with pytest.raises(CommandError, match=reason):
+        read_samples(write(tmp_path, files) / name, FLOWERS, 10)
