@@ -36,11 +36,7 @@ def new_code() -> str:
 
 
 def clean_code(text: str) -> str:
-    """Return the digits of a code as a person typed it, perhaps in groups.
-
-    Raises:
-        PairingError: it has neither ten digits nor six.
-    """
+    """Return the digits of a code as a person typed it, perhaps in groups; PairingError for other than ten or six."""
     code = re.sub(r"[\s-]", "", text)
     if not re.fullmatch(r"[0-9]{10}|[0-9]{6}", code):
         raise PairingError("a pairing code has 10 digits, that of an older server 6 digits")
@@ -48,21 +44,17 @@ def clean_code(text: str) -> str:
 
 
 class ServerSecret:
-    """A code's numbers, computed once for all its exchanges; ``docs/pairing.md`` says why they may share the exponent.
+    """A code's numbers, computed once; ``docs/pairing.md`` says why all its exchanges may share the exponent."""
 
-    Args:
-        b: the secret exponent; given by tests only.
-    """
-
-    def __init__(self, code: str, salt: bytes, b: int | None = None) -> None:
+    def __init__(self, code: str, salt: bytes, exponent: int | None = None) -> None:
         self.salt = salt
-        self.exponent = b if b is not None else private_number()
+        self.exponent = exponent or private_number()
         self.verifier = SRP.verifier(SRP.password_key(salt, USER, code.encode("ascii")))
         self.public = SRP.server_public(self.exponent, self.verifier)
 
 
 class ServerExchange:
-    """The server's half, for one try."""
+    """The server's half, for one try; PairingError where the client's public number is not a proper one."""
 
     def __init__(self, secret: ServerSecret) -> None:
         self._secret = secret
@@ -70,11 +62,7 @@ class ServerExchange:
         self._client_public = 0
 
     def begin(self, client_public: bytes) -> bytes:
-        """Take the client's public number, and return the server's; both are 256 bytes.
-
-        Raises:
-            PairingError: the number is not a proper one.
-        """
+        """Take the client's public number, and return the server's; both are 256 bytes."""
         self._client_public = int.from_bytes(client_public, "big")
         try:
             SRP.scrambler(self._client_public, self._secret.public)
@@ -94,20 +82,12 @@ class ServerExchange:
 
 
 class ClientExchange:
-    """The client's half.
+    """The client's half; PairingError for what is no code, and where the server does not know it."""
 
-    Args:
-        code: what the person typed.
-        a: the secret exponent; given by tests only.
-
-    Raises:
-        PairingError: that is no code.
-    """
-
-    def __init__(self, code: str, a: int | None = None) -> None:
+    def __init__(self, code: str, exponent: int | None = None) -> None:
         self._code = clean_code(code).encode("ascii")
-        self._a = a if a is not None else private_number()
-        self._public = SRP.client_public(self._a)
+        self._exponent = exponent or private_number()
+        self._public = SRP.client_public(self._exponent)
         self._keys: _Keys | None = None
         self._proof = b""
 
@@ -116,14 +96,10 @@ class ClientExchange:
         return SRP.pad(self._public)
 
     def prove(self, salt: bytes, server_public: bytes) -> bytes:
-        """Return the proof of 32 bytes that the client knows the code.
-
-        Raises:
-            PairingError: the server's number is not a proper one.
-        """
+        """Return the proof of 32 bytes that the client knows the code."""
         number = int.from_bytes(server_public, "big")
         try:
-            secret = SRP.client_secret(self._a, SRP.password_key(salt, USER, self._code), number)
+            secret = SRP.client_secret(self._exponent, SRP.password_key(salt, USER, self._code), number)
         except SrpError as error:
             raise PairingError(f"{error}; this is not our server") from None
         self._keys = _Keys(secret, salt, self._public, number)
@@ -131,11 +107,7 @@ class ClientExchange:
         return self._proof
 
     def open(self, server_proof: bytes, sealed: bytes) -> str:
-        """Return the token, once the server has proven that it knows the code too.
-
-        Raises:
-            PairingError: it does not, or what it sent is no token.
-        """
+        """Return the token, once the server has proven that it knows the code too."""
         assert self._keys is not None, "prove() comes first"
         if not hmac.compare_digest(server_proof, self._keys.server_proof(self._proof, sealed)):
             raise PairingError("the server does not know the code, so it is not our server; do not use its answers")
@@ -152,17 +124,17 @@ class _Keys:
         self._key = hashlib.sha256(SRP.pad(secret)).digest()
         self._transcript = salt + SRP.pad(client_public) + SRP.pad(server_public)
 
-    def _mac(self, label: str, data: bytes) -> bytes:
-        return hmac.digest(self._key, b"pocketserve pairing 1 " + label.encode("ascii") + b"\0" + data, "sha256")
+    def _mac(self, label: bytes, data: bytes) -> bytes:
+        return hmac.digest(self._key, b"pocketserve pairing 1 " + label + b"\0" + data, "sha256")
 
     def client_proof(self) -> bytes:
-        return self._mac("client", self._transcript)
+        return self._mac(b"client", self._transcript)
 
     def server_proof(self, client_proof: bytes, sealed: bytes) -> bytes:
-        return self._mac("server", self._transcript + client_proof + sealed)
+        return self._mac(b"server", self._transcript + client_proof + sealed)
 
     def seal(self, data: bytes) -> bytes:
         """XOR with a stream that is used once, because each exchange has a key of its own; undoes itself."""
         blocks = (len(data) + PROOF_BYTES - 1) // PROOF_BYTES
-        stream = b"".join(self._mac("token", number.to_bytes(4, "big")) for number in range(blocks))
+        stream = b"".join(self._mac(b"token", number.to_bytes(4, "big")) for number in range(blocks))
         return bytes(byte ^ mask for byte, mask in zip(data, stream, strict=False))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire import ApiError
+from pocketserve_wire.oip_fields import bad_request
 
 MAX_PART_HEADERS = 8192
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
@@ -41,5 +42,4 @@ def only_part(body: memoryview, content_type: str) -> tuple[memoryview, str]:
 
 
 def _invalid_form(fault: str) -> ApiError:
-    text = f"the form {fault}: send one file, as curl -F data=@FILE or curl -T FILE do"
-    return ApiError(ErrorCode.INVALID_REQUEST, text)
+    return bad_request(f"the form {fault}: send one file, as curl -F data=@FILE or curl -T FILE do")

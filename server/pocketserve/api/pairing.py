@@ -8,6 +8,7 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, que
 from pocketserve.auth.pairing import PairingState
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode, strict_json
+from pocketserve_wire.oip_fields import bad_request
 from pocketserve_wire.pairing import EXCHANGE_BYTES, PROOF_BYTES, PUBLIC_BYTES
 
 MAX_BODY_BYTES = 4096
@@ -58,7 +59,7 @@ def _expect_nothing(request: ApiRequest) -> None:
     """The body is empty, or an empty object."""
     refuse_unknown_query(request)
     if len(request.body) and strict_json.loads(request.body[:MAX_BODY_BYTES]) != {}:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "this takes no body, or an empty JSON object")
+        raise bad_request("this takes no body, or an empty JSON object")
 
 
 def _hexadecimal(request: ApiRequest, **lengths: int) -> dict[str, bytes]:
@@ -68,10 +69,9 @@ def _hexadecimal(request: ApiRequest, **lengths: int) -> dict[str, bytes]:
         raise ApiError(ErrorCode.BODY_TOO_LARGE, f"a pairing message has at most {MAX_BODY_BYTES} bytes")
     document = strict_json.loads(request.body)
     if not isinstance(document, dict) or document.keys() != lengths.keys():
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"the body must be a JSON object with {', '.join(lengths)}")
+        raise bad_request(f"the body must be a JSON object with {', '.join(lengths)}")
     for name, length in lengths.items():
         text = document[name]
         if not isinstance(text, str) or not re.fullmatch(rf"[0-9a-fA-F]{{{2 * length}}}", text):
-            fault = f"{name} must be {length} bytes as {2 * length} hexadecimal digits"
-            raise ApiError(ErrorCode.INVALID_REQUEST, fault)
+            raise bad_request(f"{name} must be {length} bytes as {2 * length} hexadecimal digits")
     return {name: bytes.fromhex(document[name]) for name in lengths}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from pocketserve.api.predictions import document
 from pocketserve.inference.call import Prediction, RawPayload
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode, Tensor, strict_json
 from pocketserve_wire.oip import InferRequest, InferResponse
+from pocketserve_wire.oip_fields import bad_parameter, bad_request
 
 OUTPUT = "answer"
 OWN = ("task", "content_type", "timeout", "priority", "stream")
@@ -28,13 +28,14 @@ def payload_of(request: InferRequest) -> tuple[RawPayload, Callable[[Prediction]
     """
     values = dict(request.parameters)
     names = (*OWN, *parameters.NAMES)
-    unknown = [name for name in values if name not in names]
-    if unknown:
-        raise ApiError(
-            ErrorCode.INVALID_PARAMETER, f"unknown parameter {unknown[0]!r:.64}; known are {', '.join(names)}"
-        )
-    hints, options = parameters.hints_and_options(values, _text(values, "content_type"))
-    _check_outputs(request)
+    if unknown := [name for name in values if name not in names]:
+        raise bad_parameter(f"unknown parameter {unknown[0]!r:.64};", f"known are {', '.join(names)}")
+    content_type = values.get("content_type", "")
+    if not isinstance(content_type, str):
+        raise bad_parameter("parameters.content_type", "must be a text")
+    hints, options = parameters.hints_and_options(values, content_type)
+    if any(output.name != OUTPUT or output.classification for output in request.outputs):
+        raise bad_request(f"with parameters.task the only output is {OUTPUT!r}, without classification")
     return RawPayload(_body(request), options, hints), partial(_respond, request.id)
 
 
@@ -48,25 +49,8 @@ def _respond(request_id: str, prediction: Prediction) -> InferResponse:
 def _body(request: InferRequest) -> memoryview:
     tensors = request.inputs
     if len(tensors) != 1 or tensors[0].datatype != "BYTES" or isinstance(tensors[0].data, memoryview):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "with parameters.task there must be one input of datatype BYTES")
+        raise bad_request("with parameters.task there must be one input of datatype BYTES")
     if len(tensors[0].data) != 1:
-        raise ApiError(
-            ErrorCode.INVALID_TENSOR,
-            f"with parameters.task the input holds one element, the raw bytes; it has {len(tensors[0].data)}",
-        )
+        fault = f"the input holds one element, the raw bytes; it has {len(tensors[0].data)}"
+        raise ApiError(ErrorCode.INVALID_TENSOR, f"with parameters.task {fault}")
     return memoryview(tensors[0].data[0])
-
-
-def _check_outputs(request: InferRequest) -> None:
-    for output in request.outputs:
-        if output.name != OUTPUT or output.classification:
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"with parameters.task the only output is {OUTPUT!r}, without classification"
-            )
-
-
-def _text(values: dict[str, Any], name: str) -> str:
-    value = values.get(name, "")
-    if not isinstance(value, str):
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"parameters.{name} must be a text")
-    return value

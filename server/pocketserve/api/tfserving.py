@@ -29,6 +29,7 @@ from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks.arrays import nested
 from pocketserve.tensors import TensorSpec, to_array
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor, oip, strict_json
+from pocketserve_wire.oip_fields import bad_parameter, bad_request
 from pocketserve_wire.tensor import from_json_values, invalid
 
 _DTYPES = {"BOOL": "DT_BOOL", "FP16": "DT_HALF", "BF16": "DT_BFLOAT16", "FP32": "DT_FLOAT", "FP64": "DT_DOUBLE",
@@ -84,34 +85,28 @@ explain = not_offered(f"models are not explained here, {INSTEAD}")
 
 
 def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
-    """Row format (``instances``) or columnar format (``inputs``).
-
-    Raises:
-        ApiError: for every fault of the request, the model or the server.
-    """
+    """Row format (``instances``) or columnar format (``inputs``)."""
     service.require(request.path["model"], request.path.get("version"))
     if request.content_type.startswith("application/cloudevents"):
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, "CloudEvents are not read here; send their data as plain JSON")
     document = strict_json.loads_object(request.body)
     signature = document.get("signature_name", DEFAULT_SIGNATURE)
     if not isinstance(signature, str):
-        text = f"signature_name must be a string, not {strict_json.json_type(signature)}"
-        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        raise bad_request(f"signature_name must be a string, not {strict_json.json_type(signature)}")
     key = None if signature in ("", DEFAULT_SIGNATURE) else signature
     waiting = waiting_parameters(request)
     options = service.request_options(waiting, request.deadline, request.cancellation, request.received)
     with service.running(request.path["model"], request.path.get("version"), options) as (_, running):
         points, optional = running.model.entry_points, running.model.optional_inputs
     if key not in points:
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"signature_name {signature!r:.80} is not one of the model's")
+        raise bad_parameter(f"signature_name {signature!r:.80}", "is not one of the model's")
     rows = "instances" in document
     if rows == ("inputs" in document):
-        text = f"the body must have 'instances' or 'inputs', it has {'both' if rows else 'neither'}"
-        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        raise bad_request(f"the body must have 'instances' or 'inputs', it has {'both' if rows else 'neither'}")
     bound = points[key][0]
     required = [spec for spec in bound.specs if key is not None or spec.name not in optional]
-    parse = _from_instances if rows else _from_inputs
-    tensors = parse(document["instances" if rows else "inputs"], bound, required)
+    parse, values = (_from_instances, "instances") if rows else (_from_inputs, "inputs")
+    tensors = parse(document[values], bound, required)
     columns = [_as_column(tensor, bound.by_name[tensor.name][0]) for tensor in tensors]
     narrowed = any(new is not old for new, old in zip(columns, tensors, strict=True))
     decoded = oip.InferRequest(inputs=columns, parameters={"signature_name": key} if key else {})
@@ -130,14 +125,8 @@ def _respond(rows: bool, narrowed: bool, response: oip.InferResponse) -> ApiResp
 
 
 def _version_status(status: ModelStatus) -> dict[str, Any]:
-    return {
-        "version": status.version,
-        "state": "AVAILABLE" if status.ready else "END",
-        "status": {
-            "error_code": "OK" if status.ready else "UNAVAILABLE",
-            "error_message": "" if status.ready else status.reason,
-        },
-    }
+    state, code, message = ("AVAILABLE", "OK", "") if status.ready else ("END", "UNAVAILABLE", status.reason)
+    return {"version": status.version, "state": state, "status": {"error_code": code, "error_message": message}}
 
 
 def _signature_def(inputs: Bindings, outputs: Bindings) -> dict[str, Any]:
@@ -162,7 +151,7 @@ def _tensor_info(spec: TensorSpec, bound: Bindings) -> dict[str, Any]:
 
 def _from_instances(instances: Any, bound: Bindings, required: Sequence[TensorSpec]) -> list[Tensor]:
     if not isinstance(instances, list) or not instances:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "instances must be an array with at least one element")
+        raise bad_request("instances must be an array with at least one element")
     names = {spec.name for spec in bound.specs}
     if _is_named(instances[0]):
         first = set(instances[0])
@@ -170,13 +159,12 @@ def _from_instances(instances: Any, bound: Bindings, required: Sequence[TensorSp
             names = first  # inputs that the server fills in may be left out, in all rows alike
         for index, row in enumerate(instances):
             if not isinstance(row, dict) or set(row) != names:
-                text = f"instances[{index}] must be an object with the inputs {bound.names()}"
-                raise ApiError(ErrorCode.INVALID_REQUEST, text)
+                raise bad_request(f"instances[{index}] must be an object with the inputs {bound.names()}")
         columns = {name: [row[name] for row in instances] for name in names}
     elif len(required) == 1:
         columns = {required[0].name: instances}
     else:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"instances must be objects with the inputs {bound.names()}")
+        raise bad_request(f"instances must be objects with the inputs {bound.names()}")
     return [_column(spec, columns[spec.name]) for spec in bound.specs if spec.name in columns]
 
 
@@ -184,10 +172,10 @@ def _from_inputs(inputs: Any, bound: Bindings, required: Sequence[TensorSpec]) -
     if _is_named(inputs):
         missing = [spec.name for spec in required if spec.name not in inputs]
         if missing:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"inputs lacks {missing[0]!r}; the model takes {bound.names()}")
+            raise bad_request(f"inputs lacks {missing[0]!r}; the model takes {bound.names()}")
         return [_column(spec, inputs[spec.name]) for spec in bound.specs if spec.name in inputs]
     if len(required) != 1:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"inputs must be an object with {bound.names()}")
+        raise bad_request(f"inputs must be an object with {bound.names()}")
     return [_column(required[0], inputs)]
 
 
@@ -261,8 +249,7 @@ def _encode_text(element: bytes, name: str) -> Any:
 def _as_rows(outputs: dict[str, Any], tensors: list[Tensor]) -> list[Any]:
     sizes = {tensor.shape[0] if tensor.shape else None for tensor in tensors}
     if len(sizes) != 1 or None in sizes:
-        text = "the outputs do not all have one row per instance; ask with 'inputs' instead"
-        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        raise bad_request("the outputs do not all have one row per instance; ask with 'inputs' instead")
     if len(outputs) == 1:
         rows: list[Any] = next(iter(outputs.values()))
         return rows
