@@ -38,12 +38,12 @@ class ModelHandle:
 
     def hurry(self, timeouts: HttpTimeouts) -> None:
         """Have another patience from now on: what must come before it ends is there by then, on a slow machine too."""
-        self.server._server.timeouts = timeouts
+        self.server.timeouts = timeouts
         self.connect().close()  # it looks through its connections when one comes
 
     @property
     def channels(self) -> list:
-        return list(self.server._server.active_channels.values())
+        return list(self.server.active_channels.values())
 
 
 Start = Callable[..., ModelHandle]

@@ -21,11 +21,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from pocketserve_client.errors import NotOurServerError, UnprovenPortError
 from pocketserve_wire.files.run_file import Run
 
-MAX_HEAD_BYTES: Final = 1 << 20
-"""Beside the body: status lines, headers, and the sizes of chunks."""
-
-Owner = Callable[[], Run | None]
-"""Tells which server of this user has the port now."""
+MAX_HEAD_BYTES: Final = 1 << 20  # beside the body: status lines, headers, and the sizes of chunks
+Owner = Callable[[], Run | None]  # tells which server of this user has the port now
 
 
 class ExchangeLimits(threading.local):

@@ -20,11 +20,8 @@ Transport = AutomaticTransport | HttpTransport | SocketTransport
 
 FOREIGN: Final = "what answers at this address is not a pocketserve server; look at the port"
 
-MAX_ERROR_BYTES: Final = 1 << 20
-"""Of a body that may be one of our errors; those are short."""
-
-RETRY_EVERY_S: Final = 0.05
-"""Between two attempts to find a lost server; a refused connection on this machine costs microseconds."""
+MAX_ERROR_BYTES: Final = 1 << 20  # of a body that may be one of our errors; those are short
+RETRY_EVERY_S: Final = 0.05  # to find a lost server; a refused connection on this machine costs microseconds
 
 
 class RequestSender:

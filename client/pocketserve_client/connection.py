@@ -22,15 +22,10 @@ from pocketserve_wire.frames import CRITICAL, Extension, Frame, FrameType, encod
 from pocketserve_wire.handshake import MAX_U32
 from pocketserve_wire.protocol_errors import ConnectionFaultError
 
-PING_AFTER_S: Final = 5.0
-"""Silence after which a waiting caller asks whether the server still lives; as much again, and it counts as dead."""
-
+PING_AFTER_S: Final = 5.0  # of silence, before a caller asks whether the server lives; after as much again it is dead
 MAX_ANSWER_BYTES: Final = 2**31 - 1
-CANCEL_TIMEOUT_S: Final = 0.1
-"""How long a caller who cancels waits for others to finish writing."""
-STALE_AFTER_S: Final = 1.0
-"""A connection unused for so long is looked at before it is used: the server may have closed it."""
-
+CANCEL_TIMEOUT_S: Final = 0.1  # how long a caller who cancels waits for others to finish writing
+STALE_AFTER_S: Final = 1.0  # without use, before a connection is looked at: the server may have closed it
 _MAX_SENT_PIECES: Final = 512
 
 

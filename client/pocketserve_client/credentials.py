@@ -12,8 +12,7 @@ import platformdirs
 from pocketserve_wire.files.plain_file import open_plain
 
 APP_NAME = "pocketserve"
-MAX_TOKEN_FILE = 1024
-"""Bytes that are looked at; the server's own reading stops there."""
+MAX_TOKEN_FILE = 1024  # bytes that are looked at; the server's own reading stops there
 
 
 class Credentials(NamedTuple):

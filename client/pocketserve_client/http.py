@@ -19,13 +19,9 @@ from pocketserve_client.errors import ConnectionLostError, ServerUnreachableErro
 from pocketserve_client.transport import JSON, Answer, Request
 
 DEFAULT_URL = "http://127.0.0.1:8470"
-MAX_AT_ONCE = 8
-"""Requests that are under way together when they are started without waiting; further ones wait."""
-
+MAX_AT_ONCE = 8  # requests that are under way together when they are started without waiting; further ones wait
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
-PIECE_BYTES: Final = 1 << 20
-"""What is read of a body at a time."""
-
+PIECE_BYTES: Final = 1 << 20  # what is read of a body at a time
 _JSON_LENGTH = re.compile(r"[0-9]{1,10}")
 
 

@@ -17,8 +17,7 @@ from pocketserve_wire import strict_json
 RawInput = bytes | bytearray | memoryview | str | Path | BinaryIO | Sequence[Any] | Mapping[str, Any] | Array
 
 MAX_FILE_NAME: Final = 4096
-PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
-"""Of Pillow's images, those that a PNG file can hold."""
+PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")  # of Pillow's images, those that a PNG file can hold
 
 
 def raw_body(data: RawInput) -> bytes | memoryview:

@@ -10,23 +10,15 @@ OCTETS = "application/octet-stream"
 
 
 class Request(NamedTuple):
-    """A request, ready to be sent by either transport.
-
-    Attributes:
-        path: with its query string, percent-encoded.
-        chunks: the body's parts in order; they are sent from where they lie.
-        json_length: bytes of JSON at the body's start; 0 for a raw body.
-        wait: seconds that the server may keep the request waiting before its work starts; None leaves it to the server.
-        idempotent: sending it twice does no harm, so a broken connection is answered by sending it again.
-    """
+    """A request, ready to be sent by either transport."""
 
     method: str
-    path: str
-    chunks: Sequence[bytes | memoryview] = ()
-    json_length: int = 0
+    path: str  # with its query string, percent-encoded
+    chunks: Sequence[bytes | memoryview] = ()  # the body's parts in order; they are sent from where they lie
+    json_length: int = 0  # bytes of JSON at the body's start; 0 for a raw body
     content_type: str = JSON
-    wait: float | None = None
-    idempotent: bool = True
+    wait: float | None = None  # seconds until its work must start; None leaves it to the server
+    idempotent: bool = True  # it may be sent again when its connection was lost
 
     @property
     def body_length(self) -> int:

@@ -10,21 +10,17 @@ from typing import NamedTuple
 
 
 class Datatype(NamedTuple):
-    """A datatype.
-
-    Attributes:
-        itemsize: bytes per element; 0 for BYTES, whose elements vary.
-        typestr: the element type in NumPy's array-interface notation. BF16 has none of its own: its 16 bits
-            travel as unsigned integers. BYTES elements are Python objects.
-        array_code: type code for :mod:`array`, or None where that module has no such element.
-        protobuf_name: the name in Triton's model configuration (``TYPE_...``).
-    """
+    """A datatype. BF16 has no type of NumPy's: its 16 bits travel as unsigned integers."""
 
     name: str
-    itemsize: int
-    typestr: str
-    array_code: str | None
-    protobuf_name: str
+    itemsize: int  # bytes per element; 0 for BYTES, whose elements vary
+    typestr: str  # in NumPy's array-interface notation; BYTES elements are Python objects
+    array_code: str | None  # for :mod:`array`; None where that module has no such element
+
+    @property
+    def protobuf_name(self) -> str:
+        """Return the name in Triton's model configuration."""
+        return f"TYPE_{'STRING' if self.name == 'BYTES' else self.name}"
 
     @property
     def is_integer(self) -> bool:
@@ -35,20 +31,19 @@ class Datatype(NamedTuple):
 DATATYPES: dict[str, Datatype] = {
     row.name: row
     for row in (
-        Datatype("BOOL", 1, "|b1", None, "TYPE_BOOL"),
-        Datatype("UINT8", 1, "|u1", "B", "TYPE_UINT8"),
-        Datatype("UINT16", 2, "<u2", "H", "TYPE_UINT16"),
-        Datatype("UINT32", 4, "<u4", "I", "TYPE_UINT32"),
-        Datatype("UINT64", 8, "<u8", "Q", "TYPE_UINT64"),
-        Datatype("INT8", 1, "|i1", "b", "TYPE_INT8"),
-        Datatype("INT16", 2, "<i2", "h", "TYPE_INT16"),
-        Datatype("INT32", 4, "<i4", "i", "TYPE_INT32"),
-        Datatype("INT64", 8, "<i8", "q", "TYPE_INT64"),
-        Datatype("FP16", 2, "<f2", None, "TYPE_FP16"),
-        Datatype("BF16", 2, "<u2", None, "TYPE_BF16"),
-        Datatype("FP32", 4, "<f4", "f", "TYPE_FP32"),
-        Datatype("FP64", 8, "<f8", "d", "TYPE_FP64"),
-        Datatype("BYTES", 0, "|O", None, "TYPE_STRING"),
+        Datatype("BOOL", 1, "|b1", None),
+        Datatype("UINT8", 1, "|u1", "B"),
+        Datatype("UINT16", 2, "<u2", "H"),
+        Datatype("UINT32", 4, "<u4", "I"),
+        Datatype("UINT64", 8, "<u8", "Q"),
+        Datatype("INT8", 1, "|i1", "b"),
+        Datatype("INT16", 2, "<i2", "h"),
+        Datatype("INT32", 4, "<i4", "i"),
+        Datatype("INT64", 8, "<i8", "q"),
+        Datatype("FP16", 2, "<f2", None),
+        Datatype("BF16", 2, "<u2", None),
+        Datatype("FP32", 4, "<f4", "f"),
+        Datatype("FP64", 8, "<f8", "d"),
+        Datatype("BYTES", 0, "|O", None),
     )
 }
-"""Name -> datatype."""

@@ -23,8 +23,7 @@ NONCE_BYTES: Final = 16
 AUTH_HMAC: Final = "hmac-sha256"
 AUTH_NONE: Final = "none"
 MAX_U32: Final = 2**32 - 1
-LEAST_MAX_FRAME: Final = 4096
-"""Bytes that every client must take: all errors fit, even the one that says that an answer does not."""
+LEAST_MAX_FRAME: Final = 4096  # bytes that every client must take: all errors fit
 MAX_NAME_CHARS: Final = 64
 
 _CLIENT = b"OI1 client\0"
@@ -33,21 +32,13 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 class ConnectionLimits(NamedTuple):
-    """Limits that a server tells its clients in READY.
+    """Limits that a server tells its clients in READY."""
 
-    Attributes:
-        max_frame: bytes of the largest body.
-        max_inflight: unanswered requests of one connection.
-        max_bytes_inflight: bytes of their bodies together.
-        idle_ms: time without a frame after which a connection is closed.
-        server: name and version.
-    """
-
-    max_frame: int
-    max_inflight: int
-    max_bytes_inflight: int
-    idle_ms: int
-    server: str
+    max_frame: int  # bytes of the largest body
+    max_inflight: int  # unanswered requests of one connection
+    max_bytes_inflight: int  # bytes of their bodies together
+    idle_ms: int  # time without a frame after which a connection is closed
+    server: str  # name and version
 
 
 def transcript(hello: bytes, challenge: bytes) -> bytes:

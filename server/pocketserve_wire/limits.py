@@ -4,12 +4,8 @@ These are the defaults; the server's settings table (``pocketserve.config``) can
 depend on the device. The wire codec refuses whatever exceeds them before it allocates memory for it.
 """
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
-"""One request body, inflated. 64 MiB is also Triton's default for its JSON input."""
-
-FIRST_BODY_BYTES = 1024 * 1024
-"""A longer body is given memory in steps: as much again as has come, but no more than GROWTH_BYTES or a quarter."""
-
+MAX_BODY_BYTES = 64 * 1024 * 1024  # one request body, inflated; 64 MiB is also Triton's default for its JSON input
+FIRST_BODY_BYTES = 1024 * 1024  # a longer body is given memory in steps: as much again as has come, within bounds
 GROWTH_BYTES = 4 * FIRST_BODY_BYTES
 
 
@@ -20,12 +16,8 @@ def grow(memory: bytearray, end: int) -> None:
     memory.extend(bytes(min(end - have, step)))
 
 
-MAX_JSON_DEPTH = 100
-"""Nesting of JSON arrays and objects, as in Triton. Deeper documents are attacks, not tensors."""
-
-MAX_JSON_CONTAINERS = 2_000_000
-"""Arrays and objects of one document, brackets in texts included: a nested picture of a megapixel has one million."""
-
+MAX_JSON_DEPTH = 100  # nesting of JSON arrays and objects, as in Triton; deeper documents are attacks, not tensors
+MAX_JSON_CONTAINERS = 2_000_000  # arrays and objects of one document; a nested picture of a megapixel has a million
 MAX_JSON_SCALARS = MAX_BODY_BYTES // 8
 """Values of one document, commas in texts included: 8,388,608, a picture of 2.8 megapixels in colour. A number costs 32
 bytes once parsed and two at least on the wire, so that a document stays below four times the largest body."""
@@ -34,23 +26,10 @@ MAX_JSON_STRINGS = 2_000_000
 """Texts and names of members of one document: each costs 60 to 200 bytes once parsed, and three or more on the wire. As
 many as there may be cells in a table of named features."""
 
-MAX_RANK = 32
-"""Dimensions of one tensor. NumPy before 2.0 stops at 32."""
-
-MAX_TENSORS = 256
-"""Inputs, or requested outputs, of one inference request."""
-
-MAX_NAME_CHARS = 256
-"""Characters in the name of a parameter or a request id."""
-
-MAX_TENSOR_NAME_CHARS = 4096
-"""Characters in the name of a tensor. TensorFlow's converters join the names of scopes: 300 and more are common."""
-
-MAX_ELEMENTS = 2**31 - 1
-"""Elements of one tensor: what an index in Java can address."""
-
-MAX_HEADER_BYTES = 32 * 1024
-"""HTTP request line and headers together."""
-
-TENSOR_ALIGNMENT = 8
-"""JSON headers are padded with spaces so that raw tensors start at a multiple of this, in bytes."""
+MAX_RANK = 32  # dimensions of one tensor; NumPy before 2.0 stops at 32
+MAX_TENSORS = 256  # inputs, or requested outputs, of one inference request
+MAX_NAME_CHARS = 256  # characters in the name of a parameter or a request id
+MAX_TENSOR_NAME_CHARS = 4096  # of a tensor; TensorFlow's converters join the names of scopes: 300 are common
+MAX_ELEMENTS = 2**31 - 1  # elements of one tensor: what an index in Java can address
+MAX_HEADER_BYTES = 32 * 1024  # HTTP request line and headers together
+TENSOR_ALIGNMENT = 8  # JSON headers are padded with spaces so that raw tensors start at a multiple of this, in bytes

@@ -14,8 +14,7 @@ from typing import Final
 
 from pocketserve_wire.srp import Srp, SrpError, private_number
 
-CODE_DIGITS: Final = 10
-"""30,000 guesses are worth 3 in a million; older servers show 6 digits, which clients still take."""
+CODE_DIGITS: Final = 10  # 30,000 guesses are worth 3 in a million; older servers show 6 digits
 SALT_BYTES: Final = 16
 EXCHANGE_BYTES: Final = 16
 PROOF_BYTES: Final = 32

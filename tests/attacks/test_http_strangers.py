@@ -12,7 +12,8 @@ import pytest
 
 from conftest import MODELS, Server, StartServer
 from http_running import LONG, WAIT_S, ModelHandle, Start, ask, http_servers, is_closed, send, until
-from pocketserve.transports.http.connections import MAX_STRANGERS, HttpTimeouts
+from pocketserve.transports.http.connections import HttpTimeouts
+from pocketserve.transports.http.server import MAX_STRANGERS
 
 PATIENT = HttpTimeouts(LONG, LONG, LONG, LONG)
 HEALTH = b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

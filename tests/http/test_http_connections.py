@@ -186,8 +186,8 @@ def test_a_client_that_never_reads_is_reset(start):
 
 def test_without_connections_the_loop_sleeps_for_good(start):
     running = start(HttpTimeouts(LONG, LONG, LONG))
-    rest, rests = running.server._server.close_expired, []
-    running.server._server.close_expired = lambda: rests.append(rest()) or rests[-1]
+    rest, rests = running.server.close_expired, []
+    running.server.close_expired = lambda: rests.append(rest()) or rests[-1]
     with running.connect() as connection:
         assert ask(connection).endswith(b"hello")
         running.hurry(HttpTimeouts(SHORT, SHORT, SHORT))

@@ -12,8 +12,7 @@ from pocketserve_wire.oip_fields import bad_request
 from pocketserve_wire.pairing import EXCHANGE_BYTES, PROOF_BYTES, PUBLIC_BYTES
 
 MAX_BODY_BYTES = 4096
-MAX_WAIT_MS = 2_000
-"""Short enough that callers who wait hold a thread for a moment only."""
+MAX_WAIT_MS = 2_000  # short enough that callers who wait hold a thread for a moment only
 
 
 def open_desk(service: Service, request: ApiRequest) -> ApiResponse:

@@ -35,9 +35,7 @@ from pocketserve_wire.tensor import from_json_values, invalid
 _DTYPES = {"BOOL": "DT_BOOL", "FP16": "DT_HALF", "BF16": "DT_BFLOAT16", "FP32": "DT_FLOAT", "FP64": "DT_DOUBLE",
            "BYTES": "DT_STRING"}  # fmt: skip
 _NOT_IN_JSON = ("FP16", "BF16", "UINT16")
-STEP = 1 << 14
-"""Numbers that are texts at a time, of 128 bytes each."""
-
+STEP = 1 << 14  # numbers that are texts at a time, of 128 bytes each
 DEFAULT_SIGNATURE = "serving_default"
 INSTEAD = "which this server does not offer; ask with :predict, or for labels with POST /predictions/NAME"
 

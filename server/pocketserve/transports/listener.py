@@ -9,24 +9,15 @@ import threading
 import time
 from typing import Final
 
-LOOK_EVERY_S: Final = 0.1
-"""Pause between tries to bind a port."""
-
-RESERVED: Final = 64
-"""Open files for all but lasting connections: models, trials, listeners, and connections that come or go."""
-
-BACKLOG: Final = 64
-"""Connections that wait to be accepted, where a transport does not say more."""
+LOOK_EVERY_S: Final = 0.1  # pause between tries to bind a port
+RESERVED: Final = 64  # open files for all but lasting connections: models, trials, listeners, short connections
+BACKLOG: Final = 64  # connections that wait to be accepted, where a transport does not say more
 
 log = logging.getLogger(__name__)
 
 
 class PortTakenError(Exception):
-    """The port cannot be had; the text says which and what to do.
-
-    Attributes:
-        busy_port: the port, if somebody else has it; None if it cannot be had for another reason.
-    """
+    """The port cannot be had; the text says which and what to do. ``busy_port`` is one that somebody else has."""
 
     def __init__(self, text: str, busy_port: int | None = None) -> None:
         super().__init__(text)
@@ -34,19 +25,14 @@ class PortTakenError(Exception):
 
 
 def listen(host: str, port: int, option: str, wait: float = 0.0) -> socket.socket:
-    """Return a TCP socket that listens, and does not block.
-
-    It listens at once: with SO_REUSEADDR another app could listen on a port that is only bound.
+    """Return a TCP socket that listens, and does not block; PortTakenError where the address cannot be bound.
 
     Args:
         port: 0 takes any free one.
         option: the command-line option that chooses another, for the error.
         wait: seconds for which a port that somebody else has is waited for.
-
-    Raises:
-        PortTakenError: the address cannot be bound.
     """
-    end = time.monotonic() + wait
+    deadline = time.monotonic() + wait
     pause = threading.Event().wait
     warned = False
     while True:
@@ -54,13 +40,13 @@ def listen(host: str, port: int, option: str, wait: float = 0.0) -> socket.socke
             return _bound(host, port)
         except OSError as error:
             in_use = error.errno == errno.EADDRINUSE
-            if not in_use or time.monotonic() >= end:
+            if not in_use or time.monotonic() >= deadline:
                 text = f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose another"
                 raise PortTakenError(f"{text} with {option}", busy_port=port if in_use else None) from None
         if not warned:
             log.warning("another program has %s:%d; waiting for it for %g s", host, port, wait)
             warned = True
-        pause(min(LOOK_EVERY_S, max(0.0, end - time.monotonic())))
+        pause(min(LOOK_EVERY_S, max(0.0, deadline - time.monotonic())))
 
 
 def affordable(maximum: int, share: float, setting: str) -> int:
@@ -89,7 +75,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(BACKLOG)
+        listener.listen(BACKLOG)  # at once: with SO_REUSEADDR another app could listen on a port that is only bound
     except OSError:
         listener.close()
         raise

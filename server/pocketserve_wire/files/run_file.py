@@ -18,29 +18,19 @@ from typing import Any, Final, NamedTuple
 FOLDER: Final = "runs"
 MAX_FILE_BYTES: Final = 4096
 MAX_FILES: Final = 64
-LATEST: Final = 253_402_300_799.0
-"""The end of the year 9999, the last that Python can format."""
-
-HOSTS_OF_LOOPBACK: Final = ("127.0.0.1", "0.0.0.0")
-"""Addresses whose listener has the port on 127.0.0.1."""
+LATEST: Final = 253_402_300_799.0  # the end of the year 9999, the last that Python can format
+HOSTS_OF_LOOPBACK: Final = ("127.0.0.1", "0.0.0.0")  # addresses whose listener has the port on 127.0.0.1
 
 
 class Run(NamedTuple):
-    """A run of a server.
-
-    Attributes:
-        started: seconds since 1970.
-        suspended: seconds that the device had slept between its start and the run's; None if unknown.
-        boot: identifies the device's start; empty if unknown.
-        http: host and port of HTTP, such as ``127.0.0.1:8470``.
-    """
+    """A run of a server."""
 
     pid: int
-    started: float
-    suspended: float | None = None
-    boot: str = ""
+    started: float  # seconds since 1970
+    suspended: float | None = None  # seconds that the device had slept between its start and the run's, if known
+    boot: str = ""  # identifies the device's start; empty if unknown
     ports: tuple[int, ...] = ()
-    http: str = ""
+    http: str = ""  # host and port, such as ``127.0.0.1:8470``
 
 
 def runs(state_dir: Path) -> Iterator[tuple[Path, Run, bool]]:

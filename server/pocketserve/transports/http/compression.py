@@ -16,8 +16,7 @@ _LEVEL = 1
 _STEP = 64 * 1024
 _ROOM = 1024 * 1024
 
-MAX_MEMBERS = 64
-"""Members of one gzip body: each costs time, also one that holds nothing."""
+MAX_MEMBERS = 64  # members of one gzip body: each costs time, also one that holds nothing
 
 
 def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | bytearray | memoryview:

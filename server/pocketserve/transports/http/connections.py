@@ -1,4 +1,4 @@
-"""waitress's connections with deadlines and limits, and its I/O loop without a clock of its own.
+"""waitress's connections with deadlines and limits.
 
 A neighbour that opens connections and says nothing, or asks and never reads, must not keep others out, hold a thread,
 or hold more memory than one answer and :data:`MAX_UNREAD`. A stranger, who has not shown the token, gets one answer
@@ -7,48 +7,25 @@ for a connection and gives way to newcomers at any time (``docs/adr/0030-strange
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import math
 import socket
 import struct
 import time
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from waitress.channel import HTTPChannel
-from waitress.server import TcpWSGIServer
 
-from pocketserve.engine.statistics import Traffic
 from pocketserve.transports.http.body import InPlaceData, ReceivedBody
 from pocketserve.transports.http.parser import Parser
 from pocketserve.transports.http.task import HttpTask, JsonErrorTask
 
-MAX_UNREAD: Final = 64 * 1024
-"""Bytes of answers that a client has not taken, above which its next pipelined request is not begun."""
+if TYPE_CHECKING:
+    from pocketserve.transports.http.server import HttpServer
 
-MIN_PROGRESS: Final = 64 * 1024
-"""Bytes that a slow reader must take before its timeout begins anew; loopback takes them at once."""
-
-RESCAN_S: Final = 1.0
-"""How often all connections are checked while there is traffic."""
-
-MAX_STRANGERS: Final = 128
-"""Connections of strangers: their headers and bodies take at most 36 KiB each."""
-
-ACCEPTS: Final = MAX_STRANGERS // 2
-"""Newcomers that are taken in before connections are read again: who came is read before it may have to go."""
-
-ACCEPT_AGAIN_S: Final = 1.0
-"""How long nobody is taken in after the system had no descriptor left."""
-
-MAX_LINGERING: Final = 16
-"""Connections that are drained at a time; the oldest is closed for one more."""
-
-MAX_DRAINED: Final = 128 * 1024 * 1024
-"""Bytes of a refused body that are read and thrown away, so that the client gets to read why it was refused."""
-
-log = logging.getLogger(__name__)
+MAX_UNREAD: Final = 64 * 1024  # bytes of answers not taken, above which the next pipelined request is not begun
+MIN_PROGRESS: Final = 64 * 1024  # bytes that a slow reader must take before its timeout begins anew
+MAX_LINGERING: Final = 16  # connections that are drained at a time; the oldest is closed for one more
+MAX_DRAINED: Final = 128 * 1024 * 1024  # bytes of a refused body that are read, so that the client reads why
 
 _scratch = bytearray(256 * 1024)
 
@@ -56,19 +33,12 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class HttpTimeouts(NamedTuple):
-    """Seconds after which a connection is closed.
+    """Seconds after which a connection is closed."""
 
-    Attributes:
-        stranger: without the token, since it was opened or answered last; bytes alone win no time.
-        idle: with the token, since something was sent or answered last.
-        reader: with answers that the client does not take.
-        lingering: after the last answer, while a refused body is still coming.
-    """
-
-    stranger: float = 10.0
-    idle: float = 120.0
-    reader: float = 10.0
-    lingering: float = 5.0
+    stranger: float = 10.0  # without the token, since it was opened or answered last; bytes alone win no time
+    idle: float = 120.0  # with the token, since something was sent or answered last
+    reader: float = 10.0  # with answers that the client does not take
+    lingering: float = 5.0  # after the last answer, while a refused body is still coming
 
 
 DEFAULT_TIMEOUTS: Final = HttpTimeouts()
@@ -82,7 +52,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         lingering: the last answer was sent, and what still comes is thrown away until the client ends.
     """
 
-    server: Server
+    server: HttpServer
     requests: list[Parser]
     parser_class, task_class, error_task_class = Parser, HttpTask, JsonErrorTask
     proven = lingering = False
@@ -216,7 +186,6 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         except OSError:
             count = 0
         if count:
-            self.last_activity = time.time()
             self.received(InPlaceData(count))
         else:
             self.handle_close()
@@ -253,104 +222,3 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def _flush_outbufs_below_high_watermark(self) -> None:
         """Nothing: waitress would hold a thread here. An answer is taken whole, and :meth:`may_begin` bounds more."""
-
-
-class Server(TcpWSGIServer):  # type: ignore[misc]
-    """Accepts, and closes connections when their time is over.
-
-    Attributes:
-        lingering: connections that were refused and are still sending, the oldest first.
-    """
-
-    channel_class = Channel
-    _scanned = -math.inf
-    _scan_at = -math.inf
-    _accept_at = -math.inf
-    _starved = False
-
-    def __init__(
-        self, *arguments: Any, timeouts: HttpTimeouts, max_connections: int, traffic: Traffic, **options: Any
-    ) -> None:
-        self.timeouts, self.max_connections, self.traffic = timeouts, max_connections, traffic
-        self.lingering: dict[Channel, None] = {}
-        super().__init__(*arguments, **options)
-
-    def readable(self) -> bool:
-        """Return whether a newcomer would be taken in: there is room, or somebody to give way."""
-        if not self.accepting or time.monotonic() < self._accept_at:
-            return False
-        channels = self.active_channels
-        return len(channels) < min(self.max_connections, MAX_STRANGERS) or any(c.gives_way for c in channels.values())
-
-    def handle_accept(self) -> None:
-        """Take in some newcomers, each for a free place or for somebody who gives way."""
-        channels = list(self.active_channels.values())
-        strangers = [channel for channel in channels if not channel.proven]
-        free = max(0, min(self.max_connections - len(channels), MAX_STRANGERS - len(strangers)))
-        # One of those with the token only goes for a newcomer that nobody else makes room for.
-        accepts = ACCEPTS if strangers else min(ACCEPTS, free + 1)
-        candidates = sorted((c for c in strangers or channels if c.gives_way), key=attrgetter("rank"))
-        silent = (channel for channel in candidates if not channel.has_unread_input)
-        leaving: list[Channel] = []
-        for place in range(accepts):
-            gives_way = next(silent, None) if place >= free else None
-            if (place >= free and gives_way is None) or not self._accept():
-                break
-            if gives_way is not None:
-                leaving.append(gives_way)
-        # Not before: a newcomer would get the descriptor, and with it an event that was meant for the other.
-        for channel in leaving:
-            channel.reset()
-
-    def _accept(self) -> bool:
-        """Accept one newcomer; return whether there was one."""
-        try:
-            accepted = self.accept()
-        except OSError as error:
-            self._accept_at = time.monotonic() + ACCEPT_AGAIN_S
-            if not self._starved:
-                log.warning("no connection can be accepted, trying again: %s", error.strerror)
-            self._starved = True
-            return False
-        if accepted is None:
-            return False
-        self._starved = False
-        connection, address = accepted
-        try:
-            self.set_socket_options(connection)
-            self.channel_class(self, connection, address, self.adj, map=self._map)
-        except OSError:  # it is gone already
-            connection.close()
-        return True
-
-    def add_task(self, task: Any) -> None:
-        if task.may_begin():
-            super().add_task(task)
-
-    def pull_trigger(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the loop is being woken already
-            super().pull_trigger()
-
-    def close_expired(self) -> float | None:
-        """Close connections whose time is over; return the seconds that the I/O loop may sleep, None for any time.
-
-        All connections are checked rarely: a deadline that began since then is at least the shortest timeout away.
-        """
-        now = time.monotonic()
-        if now >= min(self._scan_at, self._scanned + RESCAN_S):
-            self._scanned, self._scan_at = now, self._scan(now)
-        else:
-            self._scan_at = min(self._scan_at, self._scanned + min(self.timeouts))
-        wake_at = min(self._scan_at, self._accept_at) if self._accept_at > now else self._scan_at
-        # poll counts in milliseconds and cuts: one more, or it would return early and often.
-        return None if wake_at == math.inf else max(0.0, wake_at - now) + 0.001
-
-    def _scan(self, now: float) -> float:
-        nearest = math.inf
-        for channel in list(self.active_channels.values()):
-            deadline = channel.deadline(self.timeouts)
-            if deadline <= now:
-                channel.reset()
-            else:
-                nearest = min(nearest, deadline)
-        return nearest

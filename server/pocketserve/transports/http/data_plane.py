@@ -17,8 +17,7 @@ from pocketserve_wire import ApiError
 StartResponse = Callable[..., Any]
 WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-DATA_PLANE = frozenset({"infer", "prediction", "health"})
-"""Kinds of answer (``Route.answer``) that do not pass through Flask."""
+DATA_PLANE = frozenset({"infer", "prediction", "health"})  # what ``Route.answer`` says where Flask is passed by
 
 
 def create_on_demand(create: Callable[[], WsgiApp]) -> WsgiApp:

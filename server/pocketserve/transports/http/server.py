@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import os
 import threading
-from typing import Any
+import time
+from operator import attrgetter
+from typing import Any, Final
 
 from waitress.adjustments import Adjustments
+from waitress.server import TcpWSGIServer
 
 from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
 from pocketserve.engine.statistics import Traffic
-from pocketserve.transports.http.connections import DEFAULT_TIMEOUTS, HttpTimeouts, Server
+from pocketserve.transports.http.connections import DEFAULT_TIMEOUTS, Channel, HttpTimeouts
 from pocketserve.transports.http.data_plane import WsgiApp
 from pocketserve.transports.http.task import GrowingDispatcher
 from pocketserve.transports.listener import affordable, listen
 from pocketserve_wire import limits
 
-SHARE = 0.6
-"""Of the files that may be open for connections, the part for HTTP; the rest is the socket's."""
+SHARE: Final = 0.6  # of the files that may be open for connections, the part for HTTP; the rest is the socket's
+RESCAN_S: Final = 1.0  # how often all connections are checked while there is traffic
+MAX_STRANGERS: Final = 128  # connections of strangers: their headers and bodies take at most 36 KiB each
+ACCEPTS: Final = MAX_STRANGERS // 2  # newcomers between two readings: each is read before it may have to go
+ACCEPT_AGAIN_S: Final = 1.0  # how long nobody is taken in after the system had no descriptor left
+
+log = logging.getLogger(__name__)
 
 
 class _Adjustments(Adjustments):  # type: ignore[misc]  # waitress has no types
@@ -28,7 +38,7 @@ class _Adjustments(Adjustments):  # type: ignore[misc]  # waitress has no types
     host = "*"
 
 
-class HttpServer:
+class HttpServer(TcpWSGIServer):  # type: ignore[misc]
     """A bound HTTP server; :meth:`run` serves until :meth:`stop` is called from any thread.
 
     Args:
@@ -36,9 +46,18 @@ class HttpServer:
         timeouts: when connections are closed.
         traffic: where refusals and open connections are counted.
 
+    Attributes:
+        lingering: connections that were refused and are still sending, the oldest first.
+
     Raises:
         PortTakenError: the address cannot be bound.
     """
+
+    channel_class = Channel
+    _scanned = -math.inf
+    _scan_at = -math.inf
+    _accept_at = -math.inf
+    _starved = _stopping = _closed = False
 
     def __init__(
         self,
@@ -51,7 +70,9 @@ class HttpServer:
         listener = listen(config.host, config.http_port, "--http-port", config.port_wait)
         self.port: int = listener.getsockname()[1]
         self.host = config.host
-        self._stopping = self._closed = False
+        self.timeouts, self.traffic = timeouts, traffic or Traffic()
+        self.lingering: dict[Channel, None] = {}
+        self._max_connections = affordable(config.max_connections, SHARE, "max_connections")
         self._ending = threading.Lock()
         adjustments = _Adjustments(
             sockets=[listener],
@@ -66,38 +87,31 @@ class HttpServer:
         )
         adjustments.guard = guard  # for the parsers, which waitress gives nothing else
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting is our queue's normal state
-        self._map: dict[int, Any] = {}
-        traffic = traffic or Traffic()
-        self._server = Server(
+        super().__init__(
             app,
-            map=self._map,
             _sock=listener,
             dispatcher=GrowingDispatcher(config.worker_threads),
             adj=adjustments,
             bind_socket=False,
             sockinfo=(listener.family, listener.type, listener.proto, listener.getsockname()),
-            timeouts=timeouts,
-            max_connections=affordable(config.max_connections, SHARE, "max_connections"),
-            traffic=traffic,
         )
-        traffic.connections["http"] = lambda: len(self._server.active_channels)
+        self.traffic.connections["http"] = lambda: len(self.active_channels)
 
     def run(self) -> None:
         """Serve on this thread until stopped."""
-        asyncore = self._server.asyncore
         while not self._stopping:
-            asyncore.loop(timeout=self._server.close_expired(), map=self._map, use_poll=True, count=1)
-        self._server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
-        for channel in list(self._server.active_channels.values()):
+            self.asyncore.loop(timeout=self.close_expired(), map=self._map, use_poll=True, count=1)
+        self.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
+        for channel in list(self.active_channels.values()):
             channel.end()
         with self._ending:
             self._closed = True
-            self._server.close()
+            self.close()
 
     @property
     def wakeup_descriptor(self) -> int:
         """Return a descriptor that wakes the I/O loop when a byte is written to it; not blocking."""
-        descriptor: int = self._server.trigger.trigger
+        descriptor: int = self.trigger.trigger
         os.set_blocking(descriptor, False)
         return descriptor
 
@@ -105,11 +119,91 @@ class HttpServer:
         """Make :meth:`run` return soon; callable from any thread."""
         with self._ending:  # waitress's trigger first leaves its message and then writes: the loop must not end between
             if not self._closed:
-                self._server.trigger.pull_trigger(self._mark_stopping)
-
-    def pending_output(self) -> int:
-        """Return the bytes of answers that clients have not taken yet."""
-        return sum(channel.total_outbufs_len for channel in list(self._server.active_channels.values()))
+                self.trigger.pull_trigger(self._mark_stopping)
 
     def _mark_stopping(self) -> None:
         self._stopping = True
+
+    def pending_output(self) -> int:
+        """Return the bytes of answers that clients have not taken yet."""
+        return sum(channel.total_outbufs_len for channel in list(self.active_channels.values()))
+
+    def readable(self) -> bool:
+        """Return whether a newcomer would be taken in: there is room, or somebody to give way."""
+        if not self.accepting or time.monotonic() < self._accept_at:
+            return False
+        channels = self.active_channels
+        return len(channels) < min(self._max_connections, MAX_STRANGERS) or any(c.gives_way for c in channels.values())
+
+    def handle_accept(self) -> None:
+        """Take in some newcomers, each for a free place or for somebody who gives way."""
+        channels = list(self.active_channels.values())
+        strangers = [channel for channel in channels if not channel.proven]
+        free = max(0, min(self._max_connections - len(channels), MAX_STRANGERS - len(strangers)))
+        # One of those with the token only goes for a newcomer that nobody else makes room for.
+        accepts = ACCEPTS if strangers else min(ACCEPTS, free + 1)
+        candidates = sorted((c for c in strangers or channels if c.gives_way), key=attrgetter("rank"))
+        silent = (channel for channel in candidates if not channel.has_unread_input)
+        leaving: list[Channel] = []
+        for place in range(accepts):
+            gives_way = next(silent, None) if place >= free else None
+            if (place >= free and gives_way is None) or not self._accept():
+                break
+            if gives_way is not None:
+                leaving.append(gives_way)
+        # Not before: a newcomer would get the descriptor, and with it an event that was meant for the other.
+        for channel in leaving:
+            channel.reset()
+
+    def _accept(self) -> bool:
+        """Accept one newcomer; return whether there was one."""
+        try:
+            accepted = self.accept()
+        except OSError as error:
+            self._accept_at = time.monotonic() + ACCEPT_AGAIN_S
+            if not self._starved:
+                log.warning("no connection can be accepted, trying again: %s", error.strerror)
+            self._starved = True
+            return False
+        if accepted is None:
+            return False
+        self._starved = False
+        connection, address = accepted
+        try:
+            self.set_socket_options(connection)
+            self.channel_class(self, connection, address, self.adj, map=self._map)
+        except OSError:  # it is gone already
+            connection.close()
+        return True
+
+    def add_task(self, task: Any) -> None:
+        if task.may_begin():
+            super().add_task(task)
+
+    def pull_trigger(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # the loop is being woken already
+            super().pull_trigger()
+
+    def close_expired(self) -> float | None:
+        """Close connections whose time is over; return the seconds that the I/O loop may sleep, None for any time.
+
+        All connections are checked rarely: a deadline that began since then is at least the shortest timeout away.
+        """
+        now = time.monotonic()
+        if now >= min(self._scan_at, self._scanned + RESCAN_S):
+            self._scanned, self._scan_at = now, self._scan(now)
+        else:
+            self._scan_at = min(self._scan_at, self._scanned + min(self.timeouts))
+        wake_at = min(self._scan_at, self._accept_at) if self._accept_at > now else self._scan_at
+        # poll counts in milliseconds and cuts: one more, or it would return early and often.
+        return None if wake_at == math.inf else max(0.0, wake_at - now) + 0.001
+
+    def _scan(self, now: float) -> float:
+        nearest = math.inf
+        for channel in list(self.active_channels.values()):
+            deadline = channel.deadline(self.timeouts)
+            if deadline <= now:
+                channel.reset()
+            else:
+                nearest = min(nearest, deadline)
+        return nearest
