@@ -360,8 +360,8 @@ def test_answers_begin_with_a_letter(tmp_path: Path) -> None:
     task = task_of(tmp_path, bert_inputs(40), outputs, manifest)
     asked = {"question": "what", "context": "please turn on  the lamp"}
     context = task.prepare(memoryview(json.dumps(asked).encode())).context
-    ((_, _, front),) = context.windows
-    place = front + next(n for n, token in enumerate(context.tokens) if token.number == NUMBERS["▁lamp"])
+    ((_, _, front),) = context[2]
+    place = front + next(n for n, token in enumerate(context[1]) if token.number == NUMBERS["▁lamp"])
     logits = np.zeros((1, 40), np.float32)
     logits[0, place] = 9.0
     best = task.answer([{"end_logits": logits, "start_logits": logits}], AnswerOptions(1), context)[0]

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from pocketserve.tasks.cancellation import CHECK_INTERVAL, checkpoint, enumerate_cancellable
 from pocketserve.tasks.text.charsmap import SPACE, Normalizer, lengths_by_first
@@ -22,7 +23,9 @@ from pocketserve.tasks.text.tokens import Special, Token
 UNKNOWN_PENALTY = 10.0  # an unknown character scores this much less than the rarest piece
 POSITION_INTERVAL = 256  # positions of a text between two checkpoints: at each one up to 128 pieces are looked up
 _FLOAT = struct.Struct("<f")
+_WORD = re.compile(f".[^{SPACE}]*", re.DOTALL)
 Piece = tuple[int, int, int]  # number, first character, behind the last; in a segment
+_Candidate = tuple[float, int, int, int]  # less the score; where the left piece begins, the right one, and its end
 
 
 class SentencePiece:
@@ -88,7 +91,9 @@ class SentencePiece:
             return self._likeliest(text, before)
         if kind is ModelKind.BPE:
             return self._merged(text), before
-        ranges = enumerate_cancellable(_words(text) if kind is ModelKind.WORD else self._symbols(text))
+        # Each space begins a word, whatever the model says of where its spaces stand.
+        words = (match.span() for match in _WORD.finditer(text))
+        ranges = enumerate_cancellable(words if kind is ModelKind.WORD else self._symbols(text))
         unknown = self.model.unknown
         return [(self._numbers.get(text[start:end], unknown), start, end) for _, (start, end) in ranges], before
 
@@ -146,18 +151,16 @@ class SentencePiece:
         before = [0] * (len(text) + 1)  # the start of the symbol in front
         owned: set[int] = set()
         halves: dict[str, int] = {}  # of unused pieces: the length of the left one
-        agenda: list[tuple[float, int, int, int]] = []
+        agenda: list[_Candidate] = []
 
         def propose(left: int, right: int) -> None:
-            end = ends[right]
-            if not end or left in owned or right in owned:
-                return
-            piece = text[left:end]
+            piece = text[left : ends[right]]
             number = numbers.get(piece)
-            if number is not None:
-                heapq.heappush(agenda, (-scores[number], left, right, end))
-                if number in unused:
-                    halves[piece] = right - left
+            if number is None or left in owned or right in owned:
+                return
+            heapq.heappush(agenda, (-scores[number], left, right, ends[right]))
+            if number in unused:
+                halves[piece] = right - left
 
         for start, end in self._symbols(text):
             ends[start], before[end] = end, start
@@ -165,43 +168,29 @@ class SentencePiece:
                 owned.add(start)
             if start:
                 propose(before[start], start)
-        for step in itertools.count():
-            if not agenda:
-                break
-            if step % CHECK_INTERVAL == 0:
-                checkpoint()
-            _, left, right, end = heapq.heappop(agenda)
+        for _, (_, left, right, end) in enumerate_cancellable(_drain(agenda)):
             if ends[left] == right and ends[right] == end:
                 ends[left], ends[right], before[end] = end, 0, left
                 if left:
                     propose(before[left], left)
                 propose(left, end)
-        pieces: list[Piece] = []
+        starts = enumerate_cancellable(itertools.compress(range(len(text)), ends))
+        return [piece for _, start in starts for piece in self._split(text, start, ends[start], halves)]
 
-        def add(start: int, end: int) -> None:
-            """Add a piece; an unused one becomes what it was merged from."""
-            piece = text[start:end]
-            number = numbers.get(piece, self.model.unknown)
-            half = halves.get(piece, 0) if number in unused else 0
-            if half:
-                add(start, start + half)
-                add(start + half, end)
-            else:
-                pieces.append((number, start, end))
-
-        for _, start in enumerate_cancellable(itertools.compress(range(len(text)), ends)):
-            add(start, ends[start])
-        return pieces
+    def _split(self, text: str, start: int, end: int, halves: Mapping[str, int]) -> Iterator[Piece]:
+        """Yield a merged piece; of an unused one the two that it was merged from."""
+        half = halves.get(text[start:end])
+        if half is None:
+            yield self._numbers.get(text[start:end], self.model.unknown), start, end
+        else:
+            yield from self._split(text, start, start + half, halves)
+            yield from self._split(text, start + half, end, halves)
 
 
-def _words(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of words: each space begins one, whatever the model says of where its spaces stand."""
-    start = 0
-    while start < len(text):
-        behind = text.find(SPACE, start + 1)
-        end = len(text) if behind < 0 else behind
-        yield start, end
-        start = end
+def _drain(heap: list[_Candidate]) -> Iterator[_Candidate]:
+    """Yield the least item, and so on until none is left; others may be pushed meanwhile."""
+    while heap:
+        yield heapq.heappop(heap)
 
 
 def _words_are_apart(model: SentencePieceModel, pieces: Iterable[str]) -> bool:

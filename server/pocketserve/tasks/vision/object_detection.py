@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import BoundingBoxProperties
+from pocketserve.tasks.arrays import is_npy, read_npy
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, TaskDefinition
 from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts
@@ -18,7 +18,7 @@ from pocketserve.tasks.scores import threshold_of
 from pocketserve.tasks.vision.boxes import generate_anchors, suppress
 from pocketserve.tasks.vision.detection_options import DETECTION, DetectionOptions
 from pocketserve.tasks.vision.detection_outputs import DetectionOutputs, is_postprocessed
-from pocketserve.tasks.vision.geometry import Placement, box_entry
+from pocketserve.tasks.vision.geometry import box_entry
 from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.preprocessing import IMAGE, is_ultralytics
 from pocketserve.tensors import Array
@@ -69,20 +69,18 @@ def _anchors(facts: ModelFacts, options: DetectionOptions, width: int, height: i
         return generate_anchors(options.anchors, width, height)
     if options.anchors_file is None:
         return None
-    name, folder = options.anchors_file, facts.entry.folder
-    path = folder / name
+    path = facts.beside(options.anchors_file)
+    if path is None:
+        raise ModelLoadError(f"model.toml: detection.anchors_file {options.anchors_file} is not beside the model")
+    content = memoryview(facts.read_beside(path, MAX_ANCHORS_BYTES))
     try:
-        if not os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
-            raise ValueError("it is a link that leaves the model's folder")
-        if path.stat().st_size > MAX_ANCHORS_BYTES:
-            raise ValueError(f"it is larger than {MAX_ANCHORS_BYTES} bytes")
-        if path.suffix == ".npy":
-            anchors = np.load(path, allow_pickle=False)
+        if is_npy(content):
+            anchors = read_npy(content)
         else:
-            anchors = np.loadtxt(path.read_text().replace(",", " ").splitlines(), ndmin=2)
-        return np.asarray(anchors, dtype=np.float64).reshape(-1, 4)
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"model.toml: detection.anchors_file {name} cannot be used: {error}") from None
+            anchors = np.loadtxt(bytes(content).decode().replace(",", " ").splitlines(), ndmin=2)
+        return anchors.astype(np.float64).reshape(-1, 4)
+    except (ApiError, ValueError) as error:
+        raise ModelLoadError(f"model.toml: detection.anchors_file {path.name} cannot be used: {error}") from None
 
 
 class ObjectDetection(PictureTask):
@@ -102,7 +100,6 @@ class ObjectDetection(PictureTask):
 
     def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture."""
-        placement: Placement = context
         defaults, size = self._options, self._picture.size
         floor = next((v for v in (options.threshold, defaults.threshold) if v is not None), THRESHOLD)
         try:
@@ -116,7 +113,7 @@ class ObjectDetection(PictureTask):
         best = np.arange(min(maximum, len(candidates.boxes)))
         if iou is not None:
             best = suppress(candidates.boxes, candidates.classes, iou, maximum)
-        boxes = placement.boxes_to_picture(candidates.boxes[best] * np.array([*size, *size]))
+        boxes = context.boxes_to_picture(candidates.boxes[best] * np.array([*size, *size]))
         names = self._labels.in_language(options.language)
         return [
             {
