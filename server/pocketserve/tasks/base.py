@@ -26,45 +26,27 @@ class ExtendedAnswer(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """The caller's description of the raw input. The bytes themselves are believed first.
+    """The caller's description of the raw input. The bytes themselves are believed first."""
 
-    Attributes:
-        content_type: as sent, such as ``audio/wav``; often nothing or ``application/octet-stream``.
-        values: the request's parameters of :mod:`pocketserve.tasks.parameters`, checked, by name.
-    """
-
-    content_type: str = ""
-    values: Mapping[str, Any] = _NO_VALUES
+    content_type: str = ""  # as sent, such as ``audio/wav``; often nothing or ``application/octet-stream``
+    values: Mapping[str, Any] = _NO_VALUES  # the request's parameters, checked, by name; see tasks/parameters.py
 
 
 class AnswerOptions(NamedTuple):
-    """The caller's wishes for the answer.
+    """The caller's wishes for the answer."""
 
-    Attributes:
-        top_k: entries at most; None leaves it to the task.
-        threshold: lowest score that is answered; None leaves it to the model.
-        language: of the labels, such as ``de`` or ``en-US``; None leaves it to the model.
-        values: all of the request's parameters, as in :class:`Hints`.
-    """
-
-    top_k: int | None = None
-    threshold: float | None = None
-    language: str | None = None
-    values: Mapping[str, Any] = _NO_VALUES
+    top_k: int | None = None  # entries at most; None leaves it to the task
+    threshold: float | None = None  # lowest score that is answered; None leaves it to the model
+    language: str | None = None  # of the labels, such as ``de`` or ``en-US``; None leaves it to the model
+    values: Mapping[str, Any] = _NO_VALUES  # all of the request's parameters, as in ``Hints``
 
 
 class Prepared(NamedTuple):
-    """The model's input.
+    """The model's input."""
 
-    Attributes:
-        runs: the input arrays of each run, such as a window of a recording, by the names that callers see.
-        context: what :meth:`Task.answer` needs to know of the input, such as a picture's size.
-        chained: the runs are steps of one sequence: a stateful model keeps its state from one to the next.
-    """
-
-    runs: Runs
-    context: Any = None
-    chained: bool = False
+    runs: Runs  # input arrays of each run, such as a window of a recording, by the names that callers see
+    context: Any = None  # what ``Task.answer`` needs to know of the input, such as a picture's size
+    chained: bool = False  # the runs are steps of one sequence: a stateful model keeps its state from one to the next
 
 
 NO_HINTS = Hints()
@@ -74,12 +56,9 @@ class Task(Protocol):
     """Turns one raw input into a model's input arrays and its output arrays into an answer.
 
     Both directions are pure functions; they are called from many threads.
-
-    Attributes:
-        name: as in a manifest's ``task``.
     """
 
-    name: str
+    name: str  # as in a manifest's ``task``
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Return the input arrays.
@@ -116,21 +95,13 @@ class Describer(Protocol):
 
 
 class TaskDefinition(NamedTuple):
-    """All about a task that others need to know.
+    """All about a task that others need to know."""
 
-    Attributes:
-        name: as in a manifest's ``task``: the module's name, with dashes.
-        fits: tells whether a model without ``task`` in its manifest certainly has this task; None for never.
-        create: sets the task up for a model; ``ModelLoadError`` where its tensors or manifest do not fit.
-        sections: tables of the manifest that the task reads. Others may read them as well.
-        takes_pictures: the raw input is a picture.
-    """
-
-    name: str
-    fits: Callable[[ModelFacts], bool] | None
-    create: Callable[[ModelFacts], Task]
-    sections: tuple[Section, ...] = ()
-    takes_pictures: bool = False
+    name: str  # as in a manifest's ``task``: the module's name, with dashes
+    fits: Callable[[ModelFacts], bool] | None  # whether a model without ``task`` certainly has it; None: never
+    create: Callable[[ModelFacts], Task]  # ``ModelLoadError`` where tensors or manifest do not fit
+    sections: tuple[Section, ...] = ()  # tables of the manifest that the task reads; others may read them as well
+    takes_pictures: bool = False  # the raw input is a picture
 
 
 def invalid_input(message: str) -> ApiError:

@@ -25,15 +25,10 @@ _LABEL_BYTES = 65  # that a short text takes, and its entry in a list
 
 
 class Labels(NamedTuple):
-    """Class names in one or several languages.
+    """Class names in one or several languages."""
 
-    Attributes:
-        names: by index, in the language that the model's author put first.
-        translations: the same by language, such as ``de`` or ``en-US``.
-    """
-
-    names: Sequence[str] = ()
-    translations: Mapping[str, Sequence[str]] = {}
+    names: Sequence[str] = ()  # by index, in the language that the model's author put first
+    translations: Mapping[str, Sequence[str]] = {}  # the same by language, such as ``de`` or ``en-US``
 
     def in_language(self, language: str | None) -> Sequence[str]:
         """Return the names in a language, its nearest relative, or else the first ones."""

@@ -31,30 +31,19 @@ class MetadataError(ModelLoadError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ModelFacts:
-    """All that a task may look at.
-
-    Attributes:
-        inputs, outputs: specs of the default entry point, as callers see them, in the model's order.
-        properties: see :func:`properties_of`.
-        max_image_pixels: decoded size above which pictures are refused.
-        opened: the copy of the version's file that was opened; None where it is no copy.
-        trusted: SHA-256 of the code that may run.
-        sides: SHA-256 of the files beside the model, as they were tried; None where they were not.
-        weights: estimated bytes of memory of labels and tokenizer, by name.
-        cache: what several parts of a task ask for and one has read.
-    """
+    """All that a task may look at."""
 
     entry: ModelEntry
     version: VersionEntry
-    inputs: tuple[TensorSpec, ...]
+    inputs: tuple[TensorSpec, ...]  # of the default entry point, as callers see them, in the model's order
     outputs: tuple[TensorSpec, ...]
-    properties: Mapping[str, str] = field(default_factory=dict)
-    max_image_pixels: int = 64_000_000
-    opened: Path | None = None
-    trusted: frozenset[str] = frozenset()
-    sides: Mapping[Path, str] | None = None
-    weights: dict[str, int] = field(default_factory=dict)
-    cache: dict[object, Any] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)  # see ``properties_of``
+    max_image_pixels: int = 64_000_000  # decoded size above which pictures are refused
+    opened: Path | None = None  # the copy of the version's file that was opened; None where it is no copy
+    trusted: frozenset[str] = frozenset()  # SHA-256 of the code that may run
+    sides: Mapping[Path, str] | None = None  # SHA-256 of the files beside the model, as they were tried
+    weights: dict[str, int] = field(default_factory=dict)  # estimated bytes of labels and tokenizer, by name
+    cache: dict[object, Any] = field(default_factory=dict)  # what several parts of a task ask for
 
     @property
     def memory_bytes(self) -> int:

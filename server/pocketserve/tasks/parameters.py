@@ -15,21 +15,14 @@ MAX_TEXT = 256
 
 
 class Parameter(NamedTuple):
-    """A request parameter.
-
-    Attributes:
-        kind: ``integer``, ``number`` or ``string``, as in JSON Schema.
-        text: one sentence for the interface's description.
-        low, high: the range of a number.
-        choices: all values that there are; empty where any text or number in the range will do.
-    """
+    """A request parameter."""
 
     name: str
-    kind: str
-    text: str
-    low: float = -math.inf
+    kind: str  # ``integer``, ``number`` or ``string``, as in JSON Schema
+    text: str  # one sentence for the interface's description
+    low: float = -math.inf  # the range of a number
     high: float = math.inf
-    choices: tuple[Any, ...] = ()
+    choices: tuple[Any, ...] = ()  # all values that there are; empty where any text or number in the range will do
 
     def read(self, value: Any) -> Any:
         """Return a value from a query (text) or from JSON as the parameter's own type."""

@@ -32,20 +32,13 @@ _OUTPUT_KEYS = {
 
 
 class Ranking(NamedTuple):
-    """The way from an output to labels with scores.
+    """The way from an output to labels with scores."""
 
-    Attributes:
-        spec: the output, its last axis the classes.
-        options: the manifest's ``[classification]``, completed by what the files say.
-        keys: the output that has the classes' names with every run, as scikit-learn's classifiers in ONNX do; empty
-            where there is none, or where the labels are known.
-    """
-
-    spec: TensorSpec
+    spec: TensorSpec  # the output, its last axis the classes
     labels: Labels
-    options: ClassificationOptions
+    options: ClassificationOptions  # the manifest's ``[classification]``, completed by what the files say
     calibration: Calibration | None = None
-    keys: str = ""
+    keys: str = ""  # the output with the classes' names, as scikit-learn's classifiers in ONNX have one; else empty
 
     def with_labels_of(self, run: Arrays) -> Ranking:
         """Return the ranking with the class names that a run's outputs have, if they do."""

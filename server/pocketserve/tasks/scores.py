@@ -31,15 +31,10 @@ CLASSIFICATION = Section("classification", ClassificationOptions)
 
 
 class Calibration(NamedTuple):
-    """Score calibration of TFLite metadata: scale / (1 + exp(-(slope * t(score) + offset))), per class.
+    """Score calibration of TFLite metadata: scale / (1 + exp(-(slope * t(score) + offset))), per class."""
 
-    Attributes:
-        parameters: [classes, (scale, slope, offset, least score)]; NaN rows and lower scores get the default.
-        transformation: ``identity``, ``log`` or ``inverse_logistic``.
-    """
-
-    parameters: Array
-    transformation: str
+    parameters: Array  # [classes, (scale, slope, offset, least score)]; NaN rows and lower scores get the default
+    transformation: str  # ``identity``, ``log`` or ``inverse_logistic``
     default: float
 
     def apply(self, scores: Array) -> Array:

@@ -141,17 +141,12 @@ def _hertz_of(mel: Array, scale: str) -> Array:
 
 
 class FeatureLayout(NamedTuple):
-    """The place of a spectrogram in an input.
+    """The place of a spectrogram in an input."""
 
-    Attributes:
-        frames: that the model takes; None for any number.
-        axes: of frames and bins (swapped: bins and frames), or the one that holds both; all others are 1.
-    """
-
-    frames: int | None
+    frames: int | None  # that the model takes; None for any number
     swapped: bool
     rank: int = 3
-    axes: tuple[int, ...] = (1, 2)
+    axes: tuple[int, ...] = (1, 2)  # of frames and bins, or the one of both; all others are 1
 
     def arrange(self, features: Array) -> Array:
         """Return features [frames or more, bins] in the input's shape; surplus frames at the end are left out."""

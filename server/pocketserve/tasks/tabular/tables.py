@@ -36,17 +36,12 @@ MAX_CELLS = MAX_JSON_CONTAINERS  # cells of one CSV document: each costs dozens 
 class Rows:
     """Reads a row ``[5.1, 3.5]``, rows, an object of features, a list of such objects, or CSV: lines of numbers, with
     or without a line of names in front.
-
-    Args:
-        spec: the only input, of shape [rows, features], or the table that several are together.
-        features: names in the model's order, and their ``units``; empty where the manifest gives none.
-        columns: the inputs of a model that has one for each feature, as of scikit-learn's pipelines; empty for others.
     """
 
-    spec: TensorSpec
-    features: Sequence[str]
+    spec: TensorSpec  # the only input, of shape [rows, features], or the table that several are together
+    features: Sequence[str]  # names in the model's order, and their ``units``; empty where the manifest gives none
     units: Sequence[str] = ()
-    columns: Sequence[TensorSpec] = ()
+    columns: Sequence[TensorSpec] = ()  # inputs of a model with one for each feature, as of scikit-learn; else empty
 
     def describe(self) -> str:
         """Return a sentence about formats and features."""

@@ -25,16 +25,11 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Segment(NamedTuple):
-    """A piece of a normalised text that can be cut into tokens by itself.
-
-    Attributes:
-        starts: the position in the original text that each character came from.
-        end: the position of what comes next.
-    """
+    """A piece of a normalised text that can be cut into tokens by itself."""
 
     text: str
-    starts: list[int]
-    end: int
+    starts: list[int]  # the position in the original text that each character came from
+    end: int  # the position of what comes next
 
 
 class CharsMap:

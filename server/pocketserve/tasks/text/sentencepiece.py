@@ -15,7 +15,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 
-from pocketserve.tasks.cancellation import CHECK_INTERVAL, checkpoint, enumerate_cancellable
+from pocketserve.tasks.cancellation import enumerate_cancellable
 from pocketserve.tasks.text.charsmap import SPACE, Normalizer, lengths_by_first
 from pocketserve.tasks.text.sentencepiece_model import ModelKind, PieceType, SentencePieceError, SentencePieceModel
 from pocketserve.tasks.text.tokens import Special, Token
@@ -99,12 +99,9 @@ class SentencePiece:
 
     def _symbols(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield the ranges of characters, and of what the owner defined."""
-        at = next_check = 0
+        at = 0
         longest = self._normalizer.user_defined.longest
         while at < len(text):
-            if at >= next_check:
-                checkpoint()
-                next_check = at + CHECK_INTERVAL
             end = at + (longest(text, at) or 1)
             yield at, end
             at = end
@@ -162,7 +159,7 @@ class SentencePiece:
             if number in unused:
                 halves[piece] = right - left
 
-        for start, end in self._symbols(text):
+        for _, (start, end) in enumerate_cancellable(self._symbols(text)):
             ends[start], before[end] = end, start
             if end - start > 1 or text[start] in user_defined:
                 owned.add(start)

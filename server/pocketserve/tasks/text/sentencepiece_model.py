@@ -29,31 +29,20 @@ class SentencePieceError(ValueError):
 
 
 class SentencePieceModel(NamedTuple):
-    """The content of a ``.model`` file.
+    """The content of a ``.model`` file."""
 
-    Attributes:
-        pieces: by number; ``scores`` and ``types`` (of PieceType) go with them.
-        kind: a text is cut into the likeliest pieces, by merging neighbours, at spaces, or into characters.
-        unknown: the number of what the vocabulary does not have.
-        bos, eos, pad: numbers of the pieces for the beginning, the end and padding; None where there are none.
-        byte_fallback: unknown characters become their bytes.
-        whitespace_behind: a word's space stands behind it.
-        charsmap: the compiled rules of normalisation; empty for none.
-        add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces: as in ``NormalizerSpec``.
-    """
-
-    pieces: list[str]
+    pieces: list[str]  # by number; ``scores`` and ``types`` (of PieceType) go with them
     scores: array[float]
     types: bytearray
-    kind: ModelKind
-    unknown: int
-    bos: int | None
+    kind: ModelKind  # cut into the likeliest pieces, by merging neighbours, at spaces, or into characters
+    unknown: int  # the number of what the vocabulary does not have
+    bos: int | None  # pieces for the beginning, the end and padding; None where there are none
     eos: int | None
     pad: int | None
-    byte_fallback: bool
-    whitespace_behind: bool
-    charsmap: bytes
-    add_dummy_prefix: bool
+    byte_fallback: bool  # unknown characters become their bytes
+    whitespace_behind: bool  # a word's space stands behind it
+    charsmap: bytes  # the compiled rules of normalisation; empty for none
+    add_dummy_prefix: bool  # this and the next two as in ``NormalizerSpec``
     remove_extra_whitespaces: bool
     escape_whitespaces: bool
 

@@ -17,19 +17,13 @@ class Token(NamedTuple):
 
 
 class Special(NamedTuple):
-    """Numbers that are no text.
+    """Numbers that are no text."""
 
-    Attributes:
-        first, middle, last: in front of a text, between the two texts of a pair, at the end.
-        pad: fills up to a model's fixed length.
-        unknown: stands for what the vocabulary does not have.
-    """
-
-    first: tuple[int, ...] = ()
-    middle: tuple[int, ...] = ()
-    last: tuple[int, ...] = ()
-    pad: int = 0
-    unknown: int = 0
+    first: tuple[int, ...] = ()  # in front of a text
+    middle: tuple[int, ...] = ()  # between the two texts of a pair
+    last: tuple[int, ...] = ()  # at the end
+    pad: int = 0  # fills up to a model's fixed length
+    unknown: int = 0  # stands for what the vocabulary does not have
 
 
 class Tokenizer(Protocol):

@@ -31,18 +31,12 @@ PLAIN_ORDER = (0, 1, 2, 3)
 
 
 class OutputFormat(NamedTuple):
-    """A way in which detectors give boxes.
+    """A way in which detectors give boxes."""
 
-    Attributes:
-        roles: outputs that there must be; ``rows`` is one table of all.
-        box_type, box_order: usual arguments of :func:`~pocketserve.tasks.vision.boxes.to_corners`.
-        suppressed: overlapping boxes were dropped by the model already.
-    """
-
-    roles: tuple[str, ...]
-    box_type: str
+    roles: tuple[str, ...]  # outputs that there must be; ``rows`` is one table of all
+    box_type: str  # with ``box_order``: usual arguments of ``to_corners``
     box_order: tuple[int, ...] = PLAIN_ORDER
-    suppressed: bool = False
+    suppressed: bool = False  # overlapping boxes were dropped by the model already
 
 
 FORMATS = {

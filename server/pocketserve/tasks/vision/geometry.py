@@ -19,13 +19,9 @@ class Area(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """``source`` of the upright picture, scaled to ``target`` of the input; what is outside of ``target`` is filling.
+    """``source`` of the upright picture, scaled to ``target`` of the input; outside of ``target`` is filling."""
 
-    Attributes:
-        picture, input: (width, height) of both.
-    """
-
-    picture: tuple[int, int]
+    picture: tuple[int, int]  # (width, height), as of ``input``
     input: tuple[int, int]
     source: Area
     target: Area
