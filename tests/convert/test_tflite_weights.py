@@ -73,13 +73,13 @@ def test_a_model_that_is_written_anew_describes_the_same(tmp_path: Path, path: P
     """Variables, signatures, control flow, custom options, ranges: nothing but positions changes."""
     if path.stem == "select_tf_op":
         with pytest.raises(DamagedFileError, match="only TensorFlow runs"):
-            tflite_model.read_model(path)
+            tflite_model.read_tflite_model(path)
         return
     anew = tmp_path / path.name
     with anew.open("wb") as file:
-        size = write_tree(tflite_model.read_model(path), tflite_model.IDENTIFIER, file)
+        size = write_tree(tflite_model.read_tflite_model(path), tflite_model.IDENTIFIER, file)
     assert anew.stat().st_size == size
-    assert described(tflite_model.read_model(anew)) == described(tflite_model.read_model(path))
+    assert described(tflite_model.read_tflite_model(anew)) == described(tflite_model.read_tflite_model(path))
 
 
 def described(part: object) -> object:
@@ -94,7 +94,7 @@ def described(part: object) -> object:
 
 
 def test_graphs_that_share_a_weight_share_it_in_the_new_file(tmp_path: Path):
-    model = tflite_model.read_model(DIGITS)
+    model = tflite_model.read_tflite_model(DIGITS)
     graph = model.nodes(2)[0]
     tensors = [dataclasses.replace(t, inline=t.inline[:], slots=t.slots[:]) for t in graph.nodes(0)]
     model.nodes(2).append(dataclasses.replace(graph, children={**graph.children, 0: tensors, 3: graph.nodes(3)[:]}))
@@ -110,7 +110,7 @@ def test_graphs_that_share_a_weight_share_it_in_the_new_file(tmp_path: Path):
 
 
 def test_weights_that_half_floats_cannot_hold_stay(tmp_path: Path):
-    model = tflite_model.read_model(DIGITS)
+    model = tflite_model.read_tflite_model(DIGITS)
     biggest = max(model.nodes(4), key=lambda buffer: len(buffer.vector(0).data) if buffer.vector(0) else 0)
     values = np.frombuffer(biggest.vector(0).data, "<f4").copy()
     values[0] = 1e6
@@ -150,7 +150,7 @@ def test_an_empty_file_is_refused(tmp_path: Path):
 def test_a_tree_beyond_what_offsets_can_say_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pocketserve.formats.flatbuffer_tree.MAX_BYTES", 100_000)
     with pytest.raises(DamagedFileError, match="a FlatBuffer ends at 100000"):
-        write_tree(tflite_model.read_model(DIGITS), tflite_model.IDENTIFIER, io.BytesIO())
+        write_tree(tflite_model.read_tflite_model(DIGITS), tflite_model.IDENTIFIER, io.BytesIO())
 
 
 @pytest.mark.assets

@@ -117,7 +117,7 @@ MODEL_FIELDS: Final = TableField(_MODEL, 8)
 """Models with weights in files of their own, which fields 8 and 9 name, are newer than this."""
 
 
-def read_model(path: Path) -> FlatNode:
+def read_tflite_model(path: Path) -> FlatNode:
     """Return the root of a model, whose vectors are the file's memory; weights behind the description are part of it.
 
     Raises:

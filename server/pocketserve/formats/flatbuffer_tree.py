@@ -236,7 +236,7 @@ def write_tree(root: FlatNode, identifier: bytes, file: BinaryIO) -> int:
 
 
 class _Layout:
-    """Where everything in a tree will lie. Offsets lead forward only, so that a parent comes before its children."""
+    """Positions of everything in a tree. Offsets lead forward only, so that a parent comes before its children."""
 
     def __init__(self, root: FlatNode) -> None:
         self._root = root

@@ -54,7 +54,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     """
     datatype = tfl.FLOAT16 if request.quantize == "fp16" else tfl.INT8
     try:
-        model = tfl.read_model(request.source)
+        model = tfl.read_tflite_model(request.source)
         count = shrink_weights(model, datatype)
         with request.output.open("wb") as file:
             size = write_tree(model, tfl.IDENTIFIER, file)
@@ -186,8 +186,8 @@ def _stored(weight: _Weight, datatype: int) -> _Stored | None:
         return _Stored(values.astype("<f2")) if np.abs(values).max() <= np.finfo(np.float16).max else None
     if values.ndim < 2:  # a bias: its error would be added to every answer
         return None
-    others = tuple(axis for axis in range(values.ndim) if axis != weight.axis)
-    scales = np.abs(values).max(axis=others).astype(np.float64) / 127
+    rest = tuple(axis for axis in range(values.ndim) if axis != weight.axis)
+    scales = np.abs(values).max(axis=rest).astype(np.float64) / 127
     scales = np.maximum(scales, np.finfo(np.float32).tiny).astype(np.float32)
     shape = [-1 if axis == weight.axis else 1 for axis in range(values.ndim)]
     return _Stored(np.clip(np.rint(values / scales.reshape(shape)), -127, 127).astype(np.int8), scales)
