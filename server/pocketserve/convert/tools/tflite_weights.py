@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pocketserve.convert import tflite_model as tfl
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.tools.tflite_attachments import copy_attached
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.flatbuffer_tree import FlatNode, FlatVector, write_tree
 from pocketserve.tensors import Array
@@ -35,9 +35,6 @@ CONVERTER = Converter(
 
 MAX_REMAINDER = 0.95
 """Of the size: a model that loses less is small already, or its weights are."""
-
-MAX_ATTACHED_BYTES = 64 * 2**20
-"""Of the files, such as labels, that the model carries: more are no labels."""
 
 _NOT_WEIGHTS = frozenset({tfl.DEQUANTIZE, tfl.CALL, tfl.CUSTOM, tfl.DELEGATE})
 """Operators that may read what they take otherwise than as numbers of its type, and what was dequantised before."""
@@ -63,7 +60,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
                 f"{request.source.name} has next to no weights in float32, so that it would not become smaller; "
                 "use it as it is"
             )
-        _copy_attached(request.source, request.output)
+        copy_attached(request.source, request.output)
     except DamagedFileError as error:
         raise ConversionError(
             f"{request.source.name} cannot be rewritten: {error}; convert the model that it was made from instead"
@@ -233,28 +230,3 @@ def _vector(values: Any, datatype: str) -> FlatVector:
 def _integers(node: FlatNode, field: int) -> list[int]:
     vector = node.vector(field)
     return [] if vector is None else np.frombuffer(vector.data, "<i4").tolist()
-
-
-def _copy_attached(source: Path, output: Path) -> None:
-    """Append the files that a model carries, such as labels, to the new model.
-
-    Raises:
-        DamagedFileError: they are damaged or too large.
-    """
-    from zipfile import ZIP_DEFLATED, ZipFile
-
-    from pocketserve.formats.zip_archives import BadZipError, members, read_member
-
-    try:
-        attached = list(members(source, appended=True))
-    except BadZipError:
-        return  # most models carry none
-    left = MAX_ATTACHED_BYTES
-    try:
-        with ZipFile(output, "a", ZIP_DEFLATED) as archive:
-            for member in attached:
-                content = read_member(source, member, left)
-                left -= len(content)
-                archive.writestr(member.name, content)
-    except BadZipError as error:
-        raise DamagedFileError(f"the files that it carries cannot be read ({error})") from error
