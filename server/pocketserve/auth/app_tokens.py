@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pocketserve.state.folder_lock import WAIT_S, locked
-from pocketserve.state.json_store import replace_json
+from pocketserve.state.json_store import file_stamp, replace_json
 from pocketserve_wire.files.plain_file import open_plain
 from pocketserve_wire.files.run_file import LATEST
 
@@ -32,6 +33,8 @@ MAX_SECONDS: Final = 366 * 86_400
 LOOK_S: Final = 1.0
 """How often the file is checked while requests come: a revoked token is refused after so long."""
 
+log = logging.getLogger(__name__)
+
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -41,12 +44,7 @@ class AppTokenError(Exception):
 
 
 class AppToken(NamedTuple):
-    """An app's token, as the server knows it.
-
-    Attributes:
-        sha256: of the token, 64 hexadecimal digits.
-        created, expires: seconds since 1970, by the wall clock; it is good from the one to the other.
-    """
+    """An app's token, as the server knows it. It is good from the one time to the other, by the wall clock."""
 
     name: str
     sha256: str
@@ -132,11 +130,7 @@ def add_token(path: Path, name: str, seconds: float, now: float | None = None) -
 
 
 def revoke_token(path: Path, name: str, now: float | None = None) -> None:
-    """Revoke a token. What runs goes on; what comes is refused.
-
-    Raises:
-        AppTokenError: there is no such token, or the file cannot be changed.
-    """
+    """Revoke a token, or raise AppTokenError. What runs goes on; what comes is refused."""
 
     def remove(tokens: list[AppToken]) -> list[AppToken]:
         remaining = [token for token in tokens if token.name != name]
@@ -168,9 +162,6 @@ class AppTokens:
     May be used from several threads. A clock that is set back while the server runs gives no time: the time that has
     passed counts on. What has expired is taken out of the file, so it stays so; a clock that jumps ahead ends tokens
     for good.
-
-    Args:
-        wall, clock: the time of day, and a clock that only goes on; both in seconds.
     """
 
     def __init__(
@@ -222,26 +213,15 @@ class AppTokens:
         if now < self._check_at:
             return
         self._check_at = now + LOOK_S
-        try:
-            status = self._path.stat()
-            stamp: tuple[int, ...] | None = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode)
-        except OSError:
-            stamp = None
-        if stamp != self._stamp:
+        if (stamp := file_stamp(self._path)) != self._stamp:
             self._stamp = stamp
-            self._read()
+            try:
+                self._by_digest = {token.sha256: token for token in read_tokens(self._path)}
+            except AppTokenError as error:
+                log.warning("%s; no token of an app is accepted", error)
+                self._by_digest = {}
         if self._by_digest:
             self._drop_expired(self._now())
-
-    def _read(self) -> None:
-        try:
-            tokens = read_tokens(self._path)
-        except AppTokenError as error:
-            import logging  # late, as warnings are rare
-
-            logging.getLogger(__name__).warning("%s; no token of an app is accepted", error)
-            tokens = ()
-        self._by_digest = {token.sha256: token for token in tokens}
 
     def _drop_expired(self, now: float) -> None:
         good = {key: token for key, token in self._by_digest.items() if now < token.expires}

@@ -11,7 +11,6 @@ import contextlib
 import hmac
 import os
 import re
-import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,18 +34,14 @@ class TokenFileError(Exception):
 
 
 def read_token(path: Path) -> str:
-    """Read a token that only its owner can read.
-
-    Raises:
-        TokenFileError: missing, readable by others, or without a token in it.
-    """
+    """Read a token that only its owner can read, or raise TokenFileError."""
     try:
         with open_plain(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(1024).decode("ascii", errors="replace").strip()
     except OSError as error:
         raise TokenFileError(f"the token file {path} cannot be read: {error.strerror}") from None
-    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+    if mode & 0o077:
         raise TokenFileError(f"the token file {path} can be read by others; run: chmod 600 {path}")
     if not _TOKEN.fullmatch(text):
         raise TokenFileError(f"the token file {path} holds no token; delete it and start the server again")
@@ -54,11 +49,7 @@ def read_token(path: Path) -> str:
 
 
 def ensure_token(path: Path) -> str:
-    """Read the token, or make a random 256-bit one in a new file of mode 0600.
-
-    Raises:
-        TokenFileError: the file exists but must not be used, or cannot be made.
-    """
+    """Read the token, or make a random 256-bit one in a new file of mode 0600, or raise TokenFileError."""
     try:
         make_private_folder(path.parent)
         # O_EXCL: of two servers that start together one makes the file and the other reads it.
@@ -76,8 +67,8 @@ def ensure_token(path: Path) -> str:
             file.write(f"{token}\n")
     except OSError as error:
         path.unlink(missing_ok=True)  # an empty one would be refused for ever
-        reason = f"{error.strerror}; make room on the device"
-        raise TokenFileError(f"the token file {path} cannot be made: {reason}") from None
+        text = f"the token file {path} cannot be made: {error.strerror}; make room on the device"
+        raise TokenFileError(text) from None
     return token
 
 
@@ -105,11 +96,7 @@ class Guard:
         self._hosts = LOOPBACK_HOSTS | {host.lower() for host in extra_hosts}
 
     def check_source(self, host: str | None, origin: str | None) -> None:
-        """Refuse what a foreign web page sent.
-
-        Raises:
-            ApiError: HOST_REFUSED or ORIGIN_REFUSED.
-        """
+        """Refuse what a foreign web page sent, with HOST_REFUSED or ORIGIN_REFUSED."""
         match = _HOST.fullmatch(host or "")
         if match is None or int(match[2] or 0) > 65535 or match[1].lower() not in self._hosts:
             text = "the Host header must name this machine: 127.0.0.1, localhost or [::1]"

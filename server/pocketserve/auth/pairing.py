@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pocketserve_wire import ApiError, ErrorCode
@@ -24,12 +25,9 @@ MAX_EXCHANGES: Final = 1024
 
 
 class PairingState(NamedTuple):
-    """State of pairing.
+    """State of pairing: ``closed``, ``open``, or how it ended: ``paired``, ``refused`` (too many tries) or ``expired``.
 
-    Attributes:
-        state: ``closed``, ``open``, or how it ended: ``paired``, ``refused`` (too many tries) or ``expired``.
-        remaining_s: seconds until it closes by itself.
-        tries: wrong codes that are still allowed.
+    While it is open, also the seconds until it closes by itself, and how many wrong codes are still allowed.
     """
 
     state: str
@@ -37,12 +35,12 @@ class PairingState(NamedTuple):
     tries: int = 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Opening:
-    def __init__(self, secret: ServerSecret, ends: float, tries: int) -> None:
-        self.secret = secret
-        self.ends = ends
-        self.tries = tries
-        self.exchanges: dict[bytes, ServerExchange] = {}
+    secret: ServerSecret
+    ends: float
+    tries: int
+    exchanges: dict[bytes, ServerExchange] = field(default_factory=dict)
 
 
 class PairingDesk:
@@ -50,7 +48,6 @@ class PairingDesk:
 
     Args:
         token: what is handed over; None when the server asks for no token.
-        clock: seconds that only go forward.
         tries: wrong proofs that end an opening.
     """
 

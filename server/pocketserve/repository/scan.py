@@ -141,7 +141,7 @@ class Models(Mapping[str, ModelEntry]):
                 model = ModelEntry(name, path, problem=problem)
         files = [path for path in self._bare.get(name, ()) if not path.is_dir()]  # as one may have become since
         if model is None and files:  # a folder of the same name says more
-            model = _model(name, self._root, _versions_of_files(files, self._root, variant_from=name), Manifest())
+            model = _model(name, self._root, self._root, _versions_of_files(files, variant_from=name), Manifest())
         if model is None and name in self._unusable:
             model = ModelEntry(name, self._root, problem=self._unusable[name])
         return model
@@ -169,11 +169,11 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
             return ModelEntry(folder.name, folder, problem=problem)
         manifest = Manifest(labels=labels)
     if manifest.versions:
-        versions = {name: _declared_version(name, options, folder, root) for name, options in manifest.versions.items()}
+        versions = {name: _declared_version(name, options, folder) for name, options in manifest.versions.items()}
     else:
-        versions = _undeclared_versions(folder, root)
+        versions = _undeclared_versions(folder)
     if versions:
-        return _model(folder.name, folder, versions, manifest)
+        return _model(folder.name, folder, root, versions, manifest)
     if has_manifest:
         problem = f"{folder.name}/{FILE_NAME}: the folder holds no model file; add one or a [versions] table"
         return ModelEntry(folder.name, folder, manifest=manifest, problem=problem)
@@ -181,37 +181,35 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     return None if problem is None else ModelEntry(folder.name, folder, problem=problem)
 
 
-def _declared_version(name: str, options: VersionOptions, folder: Path, root: Path) -> VersionEntry:
+def _declared_version(name: str, options: VersionOptions, folder: Path) -> VersionEntry:
     path = folder / options.file
-    kind = format_at(path)
+    kind, problem = format_at(path), None
     key = f"{folder.name}/{FILE_NAME}: versions.{name}.file"
     if not path.exists():
-        problem: str | None = f"{key} names {options.file}, which does not exist; put it there"
+        problem = f"{key} names {options.file}, which does not exist; put it there"
     elif kind is None:
         problem = f"{key} is no model ({', '.join((*SUFFIXES, *MARKERS))})"
-    else:
-        problem = _problem_of(path, root)
     return VersionEntry(name, kind or FORMATS[0], path, options.options, options.evaluation, problem, options.sha256)
 
 
-def _undeclared_versions(folder: Path, root: Path) -> dict[str, VersionEntry]:
+def _undeclared_versions(folder: Path) -> dict[str, VersionEntry]:
     """Return the versions of a folder whose manifest, if any, names none."""
     kind = format_at(folder)
     if kind is not None:
-        return {kind.name: VersionEntry(kind.name, kind, folder, problem=_problem_of(folder, root))}
-    versions = _versions_of_files(_models_in(folder), root, variant_from=folder.name)
+        return {kind.name: VersionEntry(kind.name, kind, folder)}
+    versions = _versions_of_files(_models_in(folder), variant_from=folder.name)
     children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
     for child in children:
-        if child.name.isdecimal() and (version := _numbered_version(child, root)) is not None:
+        if child.name.isdecimal() and (version := _numbered_version(child)) is not None:
             versions.setdefault(version.name, version)
     if versions:
         return versions
     # Hugging Face's layout: NAME/config.json, NAME/onnx/model.onnx.
     inner = [path for child in children if format_named(child.name) for path in _models_in(child)]
-    return _versions_of_files(inner, root, variant_from="model")
+    return _versions_of_files(inner, variant_from="model")
 
 
-def _versions_of_files(paths: list[Path], root: Path, *, variant_from: str) -> dict[str, VersionEntry]:
+def _versions_of_files(paths: list[Path], *, variant_from: str) -> dict[str, VersionEntry]:
     """Return versions named after the kind; where a kind has several files, with what tells them apart."""
     of_kind: dict[str, list[Path]] = {}
     kinds = {path: kind for path in paths if (kind := format_at(path)) is not None}
@@ -225,7 +223,7 @@ def _versions_of_files(paths: list[Path], root: Path, *, variant_from: str) -> d
             name = f"{kind.name}-{path.suffix[1:]}"
         if name in versions or not is_valid_name(name):
             name = f"{kind.name}-{len(versions) + 1}"
-        versions[name] = VersionEntry(name, kind, path, problem=_problem_of(path, root))
+        versions[name] = VersionEntry(name, kind, path)
     return versions
 
 
@@ -245,13 +243,13 @@ def _suffix(stem: str, base: str) -> str | None:
     return rest.strip("._-") if stem.startswith(base) and (not rest or rest[0] in "._-") else None
 
 
-def _numbered_version(folder: Path, root: Path) -> VersionEntry | None:
+def _numbered_version(folder: Path) -> VersionEntry | None:
     """Return the version in the layout of Triton and TensorFlow Serving: ``NAME/1/m.tflite``."""
     paths = _models_in(folder) if format_at(folder) is None else [folder]
     kind = format_at(paths[0]) if paths else None
     if kind is None:
         return None
-    problem = _problem_of(paths[0], root)
+    problem = None
     if len(paths) > 1:
         problem = f"the folder {folder.name} holds {len(paths)} models; a numbered version has one"
     return VersionEntry(plain_number(folder.name), kind, paths[0], problem=problem)
@@ -293,7 +291,8 @@ def _problem_of(path: Path, root: Path) -> str | None:
     return failed_download(path) or advice_for_content(path)
 
 
-def _model(name: str, folder: Path, versions: dict[str, VersionEntry], manifest: Manifest) -> ModelEntry:
+def _model(name: str, folder: Path, root: Path, versions: Mapping[str, VersionEntry], manifest: Manifest) -> ModelEntry:
+    versions = {key: v._replace(problem=v.problem or _problem_of(v.path, root)) for key, v in versions.items()}
     default = manifest.default_version or _default_of(versions)
     default = default if default in versions else plain_number(default)
     if default not in versions:
@@ -304,8 +303,7 @@ def _model(name: str, folder: Path, versions: dict[str, VersionEntry], manifest:
 
 def _default_of(versions: Mapping[str, VersionEntry]) -> str:
     """Return the highest number; else the first kind of the registry that can be served, plain before variants."""
-    numbers = [name for name in versions if name.isdecimal()]
-    if numbers:
+    if numbers := [name for name in versions if name.isdecimal()]:
         return max(numbers, key=int)
     order = {kind.name: rank for rank, kind in enumerate(FORMATS)}
     return min(versions, key=lambda v: (versions[v].problem is not None, order[versions[v].format.name], len(v), v))

@@ -34,7 +34,7 @@ class JsonStore(Generic[T]):
         self._path = path
         self._parse = parse
         self._lock = threading.Lock()
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: tuple[int, ...] | None = None
         self._entries: Mapping[str, T] = {}
 
     def entries(self) -> Mapping[str, T]:
@@ -53,17 +53,10 @@ class JsonStore(Generic[T]):
             rest = {key: entry for key, entry in self._entries.items() if key not in removed and key not in added}
             self._entries = dict([*rest.items(), *added.items()][-MAX_ENTRIES:])
             replace_json(self._path, {key: entry._asdict() for key, entry in self._entries.items()})
-            self._stamp = self._file_stamp()
-
-    def _file_stamp(self) -> tuple[int, int] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_ino
+            self._stamp = file_stamp(self._path)
 
     def _refresh(self) -> None:
-        stamp = self._file_stamp()
+        stamp = file_stamp(self._path)
         if stamp not in (None, self._stamp):
             self._entries = self._read()
         self._stamp = stamp
@@ -78,6 +71,15 @@ class JsonStore(Generic[T]):
                 with suppress(TypeError, KeyError, ValueError):
                     entries[key] = self._parse(value)
         return entries
+
+
+def file_stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what changes when a file is replaced, written or opened to others; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
 
 
 def replace_json(path: Path, document: Any) -> None:

@@ -21,9 +21,6 @@ def foreign_writer(*paths: Path) -> str | None:
 
     Each folder up to the root is checked. The user of this process and root may write; so may the group whose only
     member is the owner. A sticky folder such as /tmp lets nobody replace what is another user's.
-
-    Returns:
-        A clause such as ``/srv/models can be written by other users; chmod go-w it``.
     """
     real = [Path(os.path.realpath(path)) for path in paths]
     checked = dict.fromkeys(item for path in real for item in (path, *path.parents))
@@ -77,10 +74,9 @@ def make_private_folder(folder: Path) -> None:
 
 
 def secure(folder: Path) -> None:
-    """Take away other users' right to write into the state folder. One that does not exist is made private later.
+    """Take away other users' right to write into the state folder, or raise StateFolderError.
 
-    Raises:
-        StateFolderError: it belongs to another user, or stays open to others.
+    One that does not exist is made private later.
     """
     if not os.path.isdir(folder):  # a server without one runs, and keeps nothing
         return

@@ -35,7 +35,6 @@ class Battery:
 
     Args:
         root: where ``/sys`` is; None is this device's.
-        find_program: where a program is, or None.
 
     Attributes:
         program: what to ask where the files say nothing; None where it is not installed.
@@ -56,11 +55,9 @@ class Battery:
         return not self._supplies and not self._zones and self.program is None
 
     def read_files(self) -> Reading:
-        """Return what the kernel's files say; most devices hide some of them from apps. Takes well below a
-        millisecond.
-        """
-        charges_found = (_sane(_number(folder / "capacity"), *SANE_PERCENT) for folder in self._supplies)
-        charges = [charge for charge in charges_found if charge is not None]
+        """Return what the kernel's files say, in well below a millisecond; most devices hide some from apps."""
+        percents = (_sane(_number(folder / "capacity"), *SANE_PERCENT) for folder in self._supplies)
+        charges = [percent for percent in percents if percent is not None]
         states = [state for folder in self._supplies if (state := _read(folder / "status")) not in ("", "Unknown")]
         return Reading(
             charge=max(charges, default=None),
@@ -105,7 +102,7 @@ class Battery:
 
 
 def read_status(text: str) -> Reading | None:
-    """The output of ``termux-battery-status``; None unless it is what it should be."""
+    """Read the output of ``termux-battery-status``; None unless it is what it should be."""
     try:
         status = json.loads(text)
     except (ValueError, RecursionError):
@@ -121,7 +118,7 @@ def read_status(text: str) -> Reading | None:
 
 
 def _sane(value: object, low: float, high: float) -> float | None:
-    """A number between two limits; None for anything else, such as the -1 of a device that does not know."""
+    """Return a number between two limits; None for anything else, such as the -1 of a device that does not know."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if low <= value <= high else None
@@ -134,7 +131,7 @@ def _find_program(name: str) -> str | None:
 
 
 def _batteries(folder: Path) -> list[Path]:
-    """The device's own batteries, not those of a mouse or a pen."""
+    """List the device's own batteries, not those of a mouse or a pen."""
     return [
         supply
         for supply in _listed(folder, "", MAX_SUPPLIES)
@@ -143,7 +140,7 @@ def _batteries(folder: Path) -> list[Path]:
 
 
 def _battery_zones(folder: Path) -> list[Path]:
-    """Thermal zones of batteries. A processor's is hot whenever it works: it says nothing of the device."""
+    """List thermal zones of batteries. A processor's is hot whenever it works: it says nothing of the device."""
     zones = _listed(folder, "thermal_zone", MAX_ZONES)
     return [zone for zone in zones if _read(zone / "type").lower().startswith("batt")]
 

@@ -45,15 +45,13 @@ def reasons_for(reading: Reading, before: frozenset[str], low_battery: float, ho
         low_battery: percent; 0 is never low.
         hot_battery: °C; 0 is never hot.
     """
+    lowest = low_battery + (CHARGED_BY if BATTERY in before else 0.0)
+    hottest = hot_battery - (COOLED_BY if HEAT in before else 0.0)
     reasons = set()
-    if low_battery and reading.charge is not None and not reading.charging:
-        limit = low_battery + (CHARGED_BY if BATTERY in before else 0.0)
-        if reading.charge < limit:
-            reasons.add(BATTERY)
-    if hot_battery and reading.heat is not None:
-        limit = hot_battery - (COOLED_BY if HEAT in before else 0.0)
-        if reading.heat >= limit:
-            reasons.add(HEAT)
+    if low_battery and reading.charge is not None and not reading.charging and reading.charge < lowest:
+        reasons.add(BATTERY)
+    if hot_battery and reading.heat is not None and reading.heat >= hottest:
+        reasons.add(HEAT)
     return frozenset(reasons)
 
 
@@ -63,7 +61,6 @@ class PowerWatch:
     Args:
         mode: ``auto`` looks at the battery, ``on`` and ``off`` do as they say.
         low_battery, hot_battery: limits, see :func:`reasons_for`.
-        clock: seconds, monotonic.
         open_battery: finds the battery at the first look; None takes this device's.
 
     Attributes:
@@ -114,8 +111,7 @@ class PowerWatch:
                 self._due = math.inf  # a desktop: never again
                 return
             reading = battery.read_files()
-            ask = battery.program is not None and None in (reading.charge, reading.heat)
-            if ask:
+            if ask := battery.program is not None and None in (reading.charge, reading.heat):
                 self._due = now + ASK_RARELY_S  # sooner, once it has answered
         if not ask:
             self._take(reading)
@@ -144,10 +140,8 @@ class PowerWatch:
             before, self.reasons = self.reasons, reasons_for(reading, self.reasons, *self._limits)
             changed = self.reasons != before
         if changed:
-            if self.low:
-                log.info("low power (%s): fewer threads, and background requests are refused", self.describe())
-            else:
-                log.info("power is no longer low")
+            low = f"low power ({self.describe()}): fewer threads, and background requests are refused"
+            log.info("%s", low if self.low else "power is no longer low")
             self.on_change()
 
     def close(self) -> None:
@@ -169,13 +163,8 @@ class PowerWatch:
         return " and ".join(words[reason] for reason in REASONS if reason in self.reasons)
 
     def refuse_background(self) -> None:
-        """Refuse a request that can wait.
-
-        Raises:
-            ApiError: LOW_POWER while power is low.
-        """
-        reason = self.describe()
-        now = self._clock()
+        """Refuse a request that can wait: raise LOW_POWER while power is low."""
+        reason, now = self.describe(), self._clock()
         if not reason or (ASKED not in self.reasons and now - self._read_at > STALE_S):
             return
         wait_s = RETRY_S if ASKED in self.reasons else min(max(1.0, self._due - now), ASK_S)

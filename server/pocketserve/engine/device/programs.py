@@ -9,21 +9,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_OUTPUT_BYTES = 1 << 20
 END_GRACE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The end of a program.
-
-    Attributes:
-        code: its exit code, negative for a signal; None when it was not there or had to be ended.
-        output: what it printed, even if it had to be ended.
-        timed_out: whether it had to be ended.
-    """
+class Outcome(NamedTuple):
+    """The end of a program. ``code`` is negative for a signal, and None where it was not there or had to be ended."""
 
     code: int | None
     output: str
@@ -37,7 +30,6 @@ def run_program(
 
     Args:
         timeout: seconds; about one more passes until a program that had to be ended is gone.
-        environ: its environment variables; None are this process's own.
         stop: a descriptor that becomes readable when the program is to be ended at once.
     """
     ends = time.monotonic() + timeout
@@ -63,11 +55,7 @@ def run_program(
 
 
 def _read_until(process: subprocess.Popen[bytes], ends: float, stop: int | None) -> bytes:
-    """Return what it prints until its end, or the time's; a program that prints without end is cut off.
-
-    Raises:
-        TimeoutExpired: it is to be stopped.
-    """
+    """Return what it prints until its end, or the time's, cut off if need be; raise TimeoutExpired to stop it."""
     assert process.stdout is not None
     output = bytearray()
     with selectors.DefaultSelector() as selector:

@@ -20,10 +20,6 @@ class Budget:
         setting: bytes that all loaded versions may hold, by the settings; 0 takes half of what is available, now and,
             where that is less by then, at each load: other apps take memory, too, and Android kills who holds most.
         available: bytes that can be had now.
-        clock: seconds, monotonic.
-
-    Attributes:
-        size: bytes that they may hold at most.
     """
 
     def __init__(
@@ -49,10 +45,6 @@ class Budget:
         """Evict what must go for a load, and reserve its bytes until it is done.
 
         Where only other loads under way are in the way, their end is awaited: what they loaded may go then.
-
-        Args:
-            required: bytes.
-            deadline: the clock's time at which the wait ends.
 
         Raises:
             ApiError: MEMORY_BUDGET.

@@ -20,9 +20,6 @@ class ByteBudget:
     """A number of bytes that requests share; who finds no room waits, first come, first served.
 
     Once the last large holder is gone, memory that was freed goes back to the system.
-
-    Args:
-        size: bytes.
     """
 
     def __init__(self, size: int) -> None:
@@ -34,7 +31,7 @@ class ByteBudget:
 
     @property
     def reserved(self) -> int:
-        """Bytes that are held now."""
+        """Return bytes that are held now."""
         return self._reserved
 
     @contextmanager
@@ -43,9 +40,6 @@ class ByteBudget:
 
         Args:
             check: called before each wait; it raises once nobody wants the answer.
-
-        Raises:
-            ApiError: whatever ``check`` raises.
         """
         count = min(count, self.size)
         large = count >= memory.LARGE_BYTES

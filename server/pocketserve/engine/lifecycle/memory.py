@@ -21,29 +21,17 @@ _GLIBC_MOST_KEPT = 64 * 2**20
 
 
 class Resident(NamedTuple):
-    """A loaded version as the policy sees it.
-
-    Attributes:
-        key: any identity the caller can map back.
-        size: bytes it holds.
-        last_used: clock time at which its last request ended (or it was loaded).
-        in_use: whether a request is using it now; such a version is never chosen.
-        keep_alive: idle seconds after which it may go; 0 keeps it.
-    """
+    """A loaded version as the policy sees it. One in use is never chosen."""
 
     key: object
     size: int
-    last_used: float
+    last_used: float  # when its last request ended, or it was loaded
     in_use: bool
-    keep_alive: float
+    keep_alive: float  # idle seconds after which it may go; 0 keeps it
 
 
 def choose_evictions(residents: Sequence[Resident], required: int, budget: int) -> list[object] | None:
-    """Return the least recently used versions whose removal makes room for ``required`` bytes.
-
-    Returns:
-        Keys in the order of removal, empty when there is room already; None when no choice makes enough room.
-    """
+    """Return the keys of the least recently used versions whose removal makes room; None where none makes enough."""
     held_bytes = sum(resident.size for resident in residents)
     victims: list[object] = []
     for resident in sorted(residents, key=lambda r: r.last_used):

@@ -84,12 +84,11 @@ def read_step(parameters: Mapping[str, Any]) -> SequenceStep | None:
 class SequenceTable:
     """The open sequences of one loaded version.
 
-    Args:
+    Attributes:
         maximum: sequences that may be open; the one that was idle longest is given up for a new one.
         max_idle: seconds without a request after which a sequence is given up.
         open_session: makes a session for models that keep state inside; None for the others.
         queue_limit: requests of one such sequence that may wait.
-        clock: seconds, monotonic.
         queue: the version's own; a sequence with a session of its own shares its scheduler and flow.
     """
 

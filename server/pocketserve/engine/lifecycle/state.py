@@ -86,13 +86,10 @@ class VersionRecord:
     statistics: VersionStatistics = field(default_factory=VersionStatistics)
 
     def apply(self, event: Event, error: ApiError | None = None) -> None:
-        """Change the state. Wants the table's lock.
+        """Change the state, or raise RuntimeError if that is not possible. Wants the table's lock.
 
         Args:
             error: why a load failed, for LOAD_FAILED and RELOAD_FAILED.
-
-        Raises:
-            RuntimeError: the event is not possible in this state.
         """
         deferred = self.state is State.LOADING and event is Event.LOAD_DEFERRED
         state = self.before if deferred else TRANSITIONS.get((self.state, event))
@@ -107,9 +104,6 @@ class VersionTable:
     """The records of all versions that were ever asked for.
 
     While a version is LOADING, only the thread that loads it changes its record. All methods want the lock.
-
-    Args:
-        clock: seconds, monotonic.
 
     Attributes:
         by_key: a record that is there stays, so no lock is needed to find it.
@@ -132,9 +126,6 @@ class VersionTable:
 
     def await_loading(self, record: VersionRecord, deadline: float, cancellation: Cancellation | None = None) -> None:
         """Wait, without the lock, while another thread loads a version.
-
-        Args:
-            deadline: the clock's time at which the wait ends.
 
         Raises:
             ApiError: DEADLINE_EXCEEDED, CANCELLED.
