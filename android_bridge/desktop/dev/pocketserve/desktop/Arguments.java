@@ -23,17 +23,17 @@ final class Arguments {
     }
 
     /** Reads a command line; {@code known} are the options without their dashes. */
-    static Arguments parse(String[] given, String... known) throws UsageException {
+    static Arguments parse(String[] words, String... known) throws UsageException {
         Arguments parsed = new Arguments();
-        for (int i = 0; i < given.length; i++) {
-            if (!given[i].startsWith("--")) {
+        for (int i = 0; i < words.length; i++) {
+            if (!words[i].startsWith("--")) {
                 if (parsed.plain != null) {
-                    throw new UsageException("there is more than one folder: " + given[i]);
+                    throw new UsageException("there is more than one folder: " + words[i]);
                 }
-                parsed.plain = given[i];
+                parsed.plain = words[i];
                 continue;
             }
-            String name = given[i].substring(2);
+            String name = words[i].substring(2);
             boolean isKnown = false;
             for (String each : known) {
                 isKnown |= each.equals(name);
@@ -41,11 +41,11 @@ final class Arguments {
             if (!isKnown) {
                 throw new UsageException("there is no option --" + name);
             }
-            if (i + 1 == given.length) {
+            if (i + 1 == words.length) {
                 throw new UsageException("--" + name + " needs a value");
             }
             i++;
-            parsed.values.put(name, given[i]);
+            parsed.values.put(name, words[i]);
         }
         return parsed;
     }

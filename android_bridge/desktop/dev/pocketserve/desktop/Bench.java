@@ -76,12 +76,12 @@ public final class Bench {
     }
 
     /** The shape that was given, else the model's own with 1 where it is free. */
-    private static long[] shape(String given, JSONArray own) throws Arguments.UsageException, JSONException {
-        String[] parts = given == null ? null : given.split(",");
-        long[] shape = new long[parts == null ? own.length() : parts.length];
+    private static long[] shape(String text, JSONArray declared) throws Arguments.UsageException, JSONException {
+        String[] parts = text == null ? null : text.split(",");
+        long[] shape = new long[parts == null ? declared.length() : parts.length];
         for (int i = 0; i < shape.length; i++) {
             try {
-                shape[i] = parts == null ? Math.max(1, own.getLong(i)) : Long.parseLong(parts[i].trim());
+                shape[i] = parts == null ? Math.max(1, declared.getLong(i)) : Long.parseLong(parts[i].trim());
             } catch (NumberFormatException error) {
                 throw new Arguments.UsageException("--shape is a list of whole numbers, such as 1,112,112,3");
             }

@@ -8,11 +8,11 @@ final class Printable {
     /**
      * Returns the text in one line, with escapes for controls and for what turns or hides text.
      *
-     * @param said anything with a text, such as an error
+     * @param value anything with a text, such as an error
      */
-    static String of(Object said) {
+    static String of(Object value) {
         StringBuilder plain = new StringBuilder();
-        String text = String.valueOf(said);
+        String text = String.valueOf(value);
         for (int i = 0; i < text.length(); i += Character.charCount(text.codePointAt(i))) {
             int letter = text.codePointAt(i);
             switch (Character.getType(letter)) {

@@ -9,7 +9,7 @@ import org.json.JSONException;
 import org.json.JSONObject;
 import org.json.JSONTokener;
 
-/** One answer as both transports give it. */
+/** An answer as both transports give it. */
 final class Answer {
     private static final Set<String> RETRYABLE = new HashSet<>(Arrays.asList(
             "QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "LOW_POWER", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"));
@@ -93,7 +93,7 @@ final class Answer {
         return new String(body, 0, length, Request.UTF_8);
     }
 
-    /** What follows the JSON. */
+    /** Returns the bytes behind the JSON. */
     ByteBuffer raw() {
         return ByteBuffer.wrap(body, jsonLength, body.length - jsonLength).slice();
     }
@@ -108,8 +108,8 @@ final class Answer {
                 + "server is told", error);
     }
 
-    static PocketServeException bad(String what, Throwable cause) {
-        return PocketServeException.lasting(
-                PocketServeException.BAD_ANSWER, "the server's answer cannot be read: " + what, cause);
+    static PocketServeException bad(String reason, Throwable cause) {
+        return PocketServeException.permanent(
+                PocketServeException.BAD_ANSWER, "the server's answer cannot be read: " + reason, cause);
     }
 }

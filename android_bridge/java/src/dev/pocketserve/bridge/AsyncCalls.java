@@ -59,17 +59,17 @@ public final class AsyncCalls {
     }
 
     /**
-     * One call: its outcome is told once, whoever comes first. From then on neither the callback nor the input is held
+     * A call: its outcome is told once, whoever comes first. From then on neither the callback nor the input is held
      * here, whoever keeps the {@link Call}: both may lead to a screen that is gone.
      */
-    private static final class Running<T> implements Call, Runnable {
-        private final AtomicReference<Calls.Prepared<T>> work;
+    private static final class RunningCall<T> implements Call, Runnable {
+        private final AtomicReference<Calls.PreparedCall<T>> work;
         private final AtomicReference<Callback<T>> callback;
         private final Executor executor;
         private final ThreadPoolExecutor threads;
         private final Cancellation cancellation = new Cancellation();
 
-        Running(Calls.Prepared<T> work, Callback<T> callback, Executor executor, ThreadPoolExecutor threads) {
+        RunningCall(Calls.PreparedCall<T> work, Callback<T> callback, Executor executor, ThreadPoolExecutor threads) {
             this.work = new AtomicReference<>(work);
             this.callback = new AtomicReference<>(callback);
             this.executor = executor;
@@ -78,7 +78,7 @@ public final class AsyncCalls {
 
         @Override
         public void run() {
-            Calls.Prepared<T> prepared = work.getAndSet(null);
+            Calls.PreparedCall<T> prepared = work.getAndSet(null);
             if (prepared == null) {
                 return;
             }
@@ -109,17 +109,17 @@ public final class AsyncCalls {
         }
 
         void tell(final T result, final PocketServeException error) {
-            final Callback<T> hears = callback.getAndSet(null);
-            if (hears == null) {
+            final Callback<T> receiver = callback.getAndSet(null);
+            if (receiver == null) {
                 return;
             }
             execute(executor, new Runnable() {
                 @Override
                 public void run() {
                     if (error == null) {
-                        hears.onResult(result);
+                        receiver.onResult(result);
                     } else {
-                        hears.onError(error);
+                        receiver.onError(error);
                     }
                 }
             });
@@ -141,11 +141,11 @@ public final class AsyncCalls {
         }
     }
 
-    private <T> Call start(Callback<T> callback, Calls.Prepared<T> work) {
+    private <T> Call start(Callback<T> callback, Calls.PreparedCall<T> work) {
         if (callback == null) {
             throw new IllegalArgumentException("a call needs a callback");
         }
-        Running<T> running = new Running<>(work, callback, executor, threads);
+        RunningCall<T> running = new RunningCall<>(work, callback, executor, threads);
         try {
             threads.execute(running);
         } catch (RejectedExecutionException closed) {
@@ -215,8 +215,8 @@ public final class AsyncCalls {
         return health("ready", callback);
     }
 
-    private Call health(String what, Callback<Boolean> callback) {
-        return start(callback, calls.health(what));
+    private Call health(String endpoint, Callback<Boolean> callback) {
+        return start(callback, calls.health(endpoint));
     }
 
     /**

@@ -19,15 +19,16 @@ final class AutoLink implements Link {
         try {
             return socket.exchange(request, deadline, cancellation);
         } catch (PocketServeException error) {
-            // Only a port that nobody has: one that answers wrongly may be a stranger's, who would get the token.
-            boolean refused = PocketServeException.SERVER_UNREACHABLE.equals(error.getCode())
+            // Only a port that nobody has: one that answers wrongly may be another app's, which would get the token.
+            boolean connectionRefused = PocketServeException.SERVER_UNREACHABLE.equals(error.getCode())
                     && error.getCause() instanceof ConnectException;
-            if (!refused) {
+            if (!connectionRefused) {
                 throw error;
             }
             if (http == null) {
-                throw PocketServeException.passing(error.getCode(), error.getMessage() + "; HTTP was not tried, since "
-                        + "whoever has its port would get the token: httpFallback(true) allows that", error.getCause());
+                throw PocketServeException.temporary(error.getCode(),
+                        error.getMessage() + "; HTTP was not tried, since whoever has its port would get the token: "
+                        + "httpFallback(true) allows that", error.getCause());
             }
         }
         return http.exchange(request, deadline, cancellation);

@@ -15,7 +15,7 @@ abstract class BlockingCalls {
         this.mainThread = mainThread;
     }
 
-    private <T> T blocking(Calls.Prepared<T> call) throws PocketServeException {
+    private <T> T blocking(Calls.PreparedCall<T> call) throws PocketServeException {
         mainThread.refuse();
         return call.run(new Cancellation());
     }
@@ -99,7 +99,7 @@ abstract class BlockingCalls {
     }
 
     /**
-     * Whether the server runs.
+     * Returns whether the server runs.
      *
      * @return false when nothing answers
      * @throws PocketServeException when something else answers, or Android forbids the connection
@@ -109,7 +109,7 @@ abstract class BlockingCalls {
     }
 
     /**
-     * Whether the server takes requests.
+     * Returns whether the server takes requests.
      *
      * @return false when nothing answers, or the server is about to end
      * @throws PocketServeException when something else answers, or Android forbids the connection
@@ -119,7 +119,7 @@ abstract class BlockingCalls {
     }
 
     /**
-     * Whether a model can be asked. One that was not loaded yet can: the first request loads it.
+     * Returns whether a model can be asked. One that was not loaded yet can: the first request loads it.
      *
      * @param model its name
      * @return false for a model that is unknown, was unloaded or failed
@@ -130,7 +130,7 @@ abstract class BlockingCalls {
     }
 
     /**
-     * Whether a version of a model can be asked.
+     * Returns whether a version of a model can be asked.
      *
      * @param model its name
      * @param version its version; null for the one that answers by default
@@ -142,7 +142,7 @@ abstract class BlockingCalls {
     }
 
     /**
-     * What the server says about itself.
+     * Returns what the server says about itself.
      *
      * @return name, version and extensions
      * @throws PocketServeException when the server cannot be asked
@@ -152,7 +152,7 @@ abstract class BlockingCalls {
     }
 
     /**
-     * What the server says about a model: its versions, inputs, outputs and task.
+     * Returns what the server says about a model: its versions, inputs, outputs and task.
      *
      * @param model its name
      * @return the metadata of the Open Inference Protocol
@@ -163,7 +163,7 @@ abstract class BlockingCalls {
     }
 
     /**
-     * What the server says about a version of a model.
+     * Returns what the server says about a version of a model.
      *
      * @param model its name
      * @param version its version; null for the one that answers by default

@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge;
 
-/** Where something is on a picture, in pixels of the picture that was sent. */
+/** The place of something on a picture, in pixels of the picture that was sent. */
 public final class Box {
     private final double x;
     private final double y;
@@ -33,7 +33,7 @@ public final class Box {
     }
 
     /**
-     * How wide it is.
+     * Returns its width.
      *
      * @return pixels
      */
@@ -42,7 +42,7 @@ public final class Box {
     }
 
     /**
-     * How high it is.
+     * Returns its height.
      *
      * @return pixels
      */

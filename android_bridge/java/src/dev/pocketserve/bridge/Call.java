@@ -9,7 +9,7 @@ public interface Call {
     void cancel();
 
     /**
-     * Whether the outcome is known.
+     * Returns whether the outcome is known.
      *
      * @return true once the callback was handed to its executor
      */

@@ -22,15 +22,15 @@ final class Calls {
     }
 
     /** A call that is ready to be sent. Holds its input until it is let go. */
-    abstract class Prepared<T> {
+    abstract class PreparedCall<T> {
         private final Request request;
         private final int ms;
 
-        Prepared(Request request) {
+        PreparedCall(Request request) {
             this(request, timeoutMs);
         }
 
-        Prepared(Request request, int ms) {
+        PreparedCall(Request request, int ms) {
             this.request = request;
             this.ms = ms;
         }
@@ -45,17 +45,17 @@ final class Calls {
             }
         }
 
-        /** What the answer means. */
+        /** Reads the answer. */
         abstract T read(Answer answer) throws PocketServeException;
     }
 
-    Prepared<Prediction> predict(String model, byte[] input, String contentType, PredictOptions options) {
+    PreparedCall<Prediction> predict(String model, byte[] input, String contentType, PredictOptions options) {
         if (input == null) {
             throw new IllegalArgumentException("there is no input");
         }
-        PredictOptions chosen = options == null ? PLAIN : options;
-        String path = "/predictions/" + encoded(model) + chosen.query();
-        return new Prepared<Prediction>(Request.postRaw(path, input, contentType), chosen.timeoutOr(timeoutMs)) {
+        PredictOptions effective = options == null ? PLAIN : options;
+        String path = "/predictions/" + encoded(model) + effective.query();
+        return new PreparedCall<Prediction>(Request.postRaw(path, input, contentType), effective.timeoutOr(timeoutMs)) {
             @Override
             Prediction read(Answer answer) throws PocketServeException {
                 return Prediction.from(answer.orThrow());
@@ -63,18 +63,18 @@ final class Calls {
         };
     }
 
-    Prepared<InferResult> infer(String model, InferOptions options, Tensor... inputs) {
+    PreparedCall<InferResult> infer(String model, InferOptions options, Tensor... inputs) {
         for (Tensor input : inputs) {
             if (input == null) {
                 throw new IllegalArgumentException("an input is null");
             }
         }
-        InferOptions chosen = options == null ? PLAIN_TENSORS : options;
-        Request request = InferCodec.encode(model(model, chosen.getVersion()) + "/infer", chosen, inputs);
-        if (chosen.isSequenceStep()) {
+        InferOptions effective = options == null ? PLAIN_TENSORS : options;
+        Request request = InferCodec.encode(model(model, effective.getVersion()) + "/infer", effective, inputs);
+        if (effective.isSequenceStep()) {
             request.once();
         }
-        return new Prepared<InferResult>(request, chosen.timeoutOr(timeoutMs)) {
+        return new PreparedCall<InferResult>(request, effective.timeoutOr(timeoutMs)) {
             @Override
             InferResult read(Answer answer) throws PocketServeException {
                 return InferCodec.decode(answer.orThrow());
@@ -95,8 +95,8 @@ final class Calls {
         return version == null || version.isEmpty() ? path : path + "/versions/" + Request.encode(version);
     }
 
-    Prepared<Boolean> health(String what) {
-        return new Prepared<Boolean>(Request.get("/v2/health/" + what).withoutToken()) {
+    PreparedCall<Boolean> health(String endpoint) {
+        return new PreparedCall<Boolean>(Request.get("/v2/health/" + endpoint).withoutToken()) {
             @Override
             Boolean run(Cancellation cancellation) throws PocketServeException {
                 try {
@@ -118,8 +118,8 @@ final class Calls {
         };
     }
 
-    Prepared<Boolean> isModelReady(String model, String version) {
-        return new Prepared<Boolean>(Request.get(model(model, version) + "/ready")) {
+    PreparedCall<Boolean> isModelReady(String model, String version) {
+        return new PreparedCall<Boolean>(Request.get(model(model, version) + "/ready")) {
             @Override
             Boolean read(Answer answer) throws PocketServeException {
                 if (answer.status == 400 || answer.status == 404 || answer.status == 503) {
@@ -131,8 +131,8 @@ final class Calls {
         };
     }
 
-    private Prepared<JSONObject> object(String path) {
-        return new Prepared<JSONObject>(Request.get(path)) {
+    private PreparedCall<JSONObject> object(String path) {
+        return new PreparedCall<JSONObject>(Request.get(path)) {
             @Override
             JSONObject read(Answer answer) throws PocketServeException {
                 return answer.orThrow().object();
@@ -140,59 +140,60 @@ final class Calls {
         };
     }
 
-    Prepared<JSONObject> serverMetadata() {
+    PreparedCall<JSONObject> serverMetadata() {
         return object("/v2");
     }
 
-    Prepared<JSONObject> modelMetadata(String model, String version) {
+    PreparedCall<JSONObject> modelMetadata(String model, String version) {
         return object(model(model, version));
     }
 
-    Prepared<List<String>> models() {
-        return new Prepared<List<String>>(Request.get("/v2/models")) {
+    PreparedCall<List<String>> models() {
+        return new PreparedCall<List<String>>(Request.get("/v2/models")) {
             @Override
             List<String> read(Answer answer) throws PocketServeException {
                 JSONArray names = answer.orThrow().object().optJSONArray("models");
                 if (names == null) {
                     throw Answer.bad("it has no models", null);
                 }
-                List<String> found = new ArrayList<>(names.length());
+                List<String> result = new ArrayList<>(names.length());
                 for (int i = 0; i < names.length(); i++) {
-                    found.add(names.optString(i));
+                    result.add(names.optString(i));
                 }
-                return found;
+                return result;
             }
         };
     }
 
-    Prepared<List<ModelState>> index() {
-        return new Prepared<List<ModelState>>(Request.postJson("/v2/repository/index", "{}")) {
+    PreparedCall<List<ModelState>> index() {
+        return new PreparedCall<List<ModelState>>(Request.postJson("/v2/repository/index", "{}")) {
             @Override
             List<ModelState> read(Answer answer) throws PocketServeException {
                 JSONArray states = answer.orThrow().array();
-                List<ModelState> found = new ArrayList<>(states.length());
+                List<ModelState> result = new ArrayList<>(states.length());
                 for (int i = 0; i < states.length(); i++) {
                     JSONObject state = states.optJSONObject(i);
                     if (state == null) {
                         throw Answer.bad("entry " + i + " of the index is no object", null);
                     }
-                    found.add(new ModelState(state));
+                    result.add(new ModelState(state));
                 }
-                return found;
+                return result;
             }
         };
     }
 
-    Prepared<Void> load(String model, boolean release) {
+    PreparedCall<Void> load(String model, boolean release) {
         return change(model, "/load", release ? "{\"parameters\":{\"release\":true}}" : "{}");
     }
 
-    Prepared<Void> unload(String model) {
+    PreparedCall<Void> unload(String model) {
         return change(model, "/unload", "{}");
     }
 
-    private Prepared<Void> change(String model, String what, String json) {
-        return new Prepared<Void>(Request.postJson("/v2/repository/models/" + encoded(model) + what, json).once()) {
+    private PreparedCall<Void> change(String model, String endpoint, String json) {
+        String path = "/v2/repository/models/" + encoded(model) + endpoint;
+        return new PreparedCall<Void>(Request.postJson(path, json).once()) {
             @Override
             Void read(Answer answer) throws PocketServeException {
                 answer.orThrow();

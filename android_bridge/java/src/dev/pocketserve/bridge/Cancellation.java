@@ -37,7 +37,7 @@ final class Cancellation {
     }
 
     static PocketServeException cancelled(Throwable cause) {
-        return PocketServeException.lasting(
+        return PocketServeException.permanent(
                 PocketServeException.CANCELLED, "the call was cancelled before its answer came", cause);
     }
 }

@@ -2,7 +2,7 @@ package dev.pocketserve.bridge;
 
 /** The element types of the Open Inference Protocol. */
 public enum Datatype {
-    /** One byte, 0 or 1. */
+    /** A byte, 0 or 1. */
     BOOL(1),
     /** Unsigned, 1 byte. */
     UINT8(1),

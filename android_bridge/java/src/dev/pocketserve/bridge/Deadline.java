@@ -44,7 +44,7 @@ final class Deadline {
     }
 
     PocketServeException exceeded() {
-        return PocketServeException.passing(PocketServeException.TIMEOUT,
+        return PocketServeException.temporary(PocketServeException.TIMEOUT,
                 "no answer within " + totalMs + " ms; raise timeoutMs if the model takes longer", null);
     }
 }

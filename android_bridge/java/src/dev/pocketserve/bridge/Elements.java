@@ -160,7 +160,7 @@ final class Elements {
         return values;
     }
 
-    private IllegalStateException not(String wanted) {
-        return new IllegalStateException("tensor " + name + " is " + datatype + ", which has no " + wanted);
+    private IllegalStateException not(String kind) {
+        return new IllegalStateException("tensor " + name + " is " + datatype + ", which has no " + kind);
     }
 }

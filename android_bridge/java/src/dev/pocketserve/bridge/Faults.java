@@ -15,28 +15,28 @@ final class Faults {
 
     /** A connection could not be opened. */
     static PocketServeException connecting(String host, int port, Exception error) {
-        String where = host + ":" + port;
-        String said = causes(error);
-        if (isForbidden(said) || error instanceof SecurityException) {
-            return PocketServeException.lasting(PocketServeException.LOOPBACK_FORBIDDEN,
-                    "Android forbids this app to connect to " + where + "; the manifest needs the permissions "
+        String address = host + ":" + port;
+        String text = causes(error);
+        if (isForbidden(text) || error instanceof SecurityException) {
+            return PocketServeException.permanent(PocketServeException.LOOPBACK_FORBIDDEN,
+                    "Android forbids this app to connect to " + address + "; the manifest needs the permissions "
                     + "android.permission.INTERNET and, from Android 17, android.permission.USE_LOOPBACK_INTERFACE, "
                     + "the app that runs the server needs the latter too, and both must live in the same profile",
                     error);
         }
-        if (said.contains("Cleartext")) {
-            return PocketServeException.lasting(PocketServeException.CLEARTEXT_FORBIDDEN,
+        if (text.contains("Cleartext")) {
+            return PocketServeException.permanent(PocketServeException.CLEARTEXT_FORBIDDEN,
                     "Android forbids plain HTTP to " + host + "; allow it for 127.0.0.1 in the app's network security "
                     + "configuration, or use Transport.SOCKET", error);
         }
-        return PocketServeException.passing(PocketServeException.SERVER_UNREACHABLE,
-                "nothing answers at " + where + " (" + error.getMessage() + "); is the server running? Start it with "
+        return PocketServeException.temporary(PocketServeException.SERVER_UNREACHABLE,
+                "nothing answers at " + address + " (" + error.getMessage() + "); is the server running? Start it with "
                 + "`pocketserve serve` and keep Termux from being stopped", error);
     }
 
     /** A connection was there and the peer said nothing, or not enough. */
     static PocketServeException silent(String host, int port, Throwable cause) {
-        return PocketServeException.passing(PocketServeException.SERVER_UNREACHABLE,
+        return PocketServeException.temporary(PocketServeException.SERVER_UNREACHABLE,
                 "something accepts connections at " + host + ":" + port + " but does not answer; Android may have "
                 + "frozen the server (open Termux, and take a wake lock there), or another program has its port",
                 cause);
@@ -47,7 +47,7 @@ final class Faults {
         if (cause != null && isForbidden(causes(cause))) {
             return connecting(host, port, cause);
         }
-        return PocketServeException.passing(PocketServeException.SERVER_UNREACHABLE,
+        return PocketServeException.temporary(PocketServeException.SERVER_UNREACHABLE,
                 "what listens at " + host + ":" + port + " ended the connection before it had said who it is; is it "
                 + "the server, and is that its socket port?", cause);
     }
@@ -57,17 +57,19 @@ final class Faults {
         if (error instanceof HandshakeException) {
             switch (((HandshakeException) error).getRefusal()) {
                 case TOKEN_NEEDED:
-                    return PocketServeException.lasting(PocketServeException.TOKEN_UNKNOWN, error.getMessage(), error);
+                    return PocketServeException.permanent(
+                            PocketServeException.TOKEN_UNKNOWN, error.getMessage(), error);
                 case VERSION:
-                    return PocketServeException.lasting(
+                    return PocketServeException.permanent(
                             PocketServeException.UNSUPPORTED_VERSION, error.getMessage(), error);
                 case NOT_OUR_SERVER:
-                    return PocketServeException.lasting(PocketServeException.NOT_OUR_SERVER, error.getMessage(), error);
+                    return PocketServeException.permanent(
+                            PocketServeException.NOT_OUR_SERVER, error.getMessage(), error);
                 default:
                     break;
             }
         }
-        return PocketServeException.lasting(PocketServeException.NOT_OUR_SERVER,
+        return PocketServeException.permanent(PocketServeException.NOT_OUR_SERVER,
                 "what listens at " + host + ":" + port + " does not speak Pocketserve's socket protocol ("
                 + error.getMessage() + "); is that the server's socket port?", error);
     }
@@ -75,49 +77,49 @@ final class Faults {
     /** The peer sent ERROR. */
     static PocketServeException reported(Frame frame) {
         ConnectionFault fault = ConnectionFault.numbered(frame.arg());
-        String said = "";
+        String text = "";
         if (fault == null) {
             fault = ConnectionFault.INTERNAL;
         }
         try {
             Map<String, Object> content = StrictJson.object(frame.body());
             if (content.get("error") instanceof String) {
-                said = Answer.shorten((String) content.get("error"));
+                text = Answer.shorten((String) content.get("error"));
             }
         } catch (IllegalArgumentException unreadable) {
             // The number says enough.
-            said = "";
+            text = "";
         }
         if (fault == ConnectionFault.UNAUTHORIZED) {
-            return PocketServeException.lasting(PocketServeException.TOKEN_UNKNOWN,
+            return PocketServeException.permanent(PocketServeException.TOKEN_UNKNOWN,
                     "the server does not know this token; take the one that `pocketserve token` prints", null);
         }
         if (fault == ConnectionFault.UNSUPPORTED_VERSION) {
-            return PocketServeException.lasting(PocketServeException.UNSUPPORTED_VERSION,
+            return PocketServeException.permanent(PocketServeException.UNSUPPORTED_VERSION,
                     "the server does not speak this library's version of the socket protocol; update the older of the "
-                    + "two (" + said + ")", null);
+                    + "two (" + text + ")", null);
         }
-        String why = fault.name() + (said.isEmpty() ? "" : ", " + said);
+        String detail = fault.name() + (text.isEmpty() ? "" : ", " + text);
         switch (fault) {
             case TIMEOUT:
             case INTERNAL:
             case SLOW_READER:
                 // TIMEOUT and INTERNAL have another meaning where calls fail with them.
-                return lost(why, null);
+                return connectionLost(detail, null);
             case TOO_MANY_CONNECTIONS:
-                return PocketServeException.passing(fault.name(), "the server has no room: " + said, null);
+                return PocketServeException.temporary(fault.name(), "the server has no room: " + text, null);
             default:
-                return PocketServeException.lasting(fault.name(), "the server ended the connection: " + why, null);
+                return PocketServeException.permanent(fault.name(), "the server ended the connection: " + detail, null);
         }
     }
 
-    static PocketServeException lost(String how, Throwable cause) {
-        return PocketServeException.passing(PocketServeException.CONNECTION_LOST,
-                "the connection to the server broke before the answer came (" + how + ")", cause);
+    static PocketServeException connectionLost(String reason, Throwable cause) {
+        return PocketServeException.temporary(PocketServeException.CONNECTION_LOST,
+                "the connection to the server broke before the answer came (" + reason + ")", cause);
     }
 
     static PocketServeException closed() {
-        return PocketServeException.lasting(PocketServeException.CLOSED, "this client was closed", null);
+        return PocketServeException.permanent(PocketServeException.CLOSED, "this client was closed", null);
     }
 
     static PocketServeException interrupted(InterruptedException error) {
@@ -125,18 +127,18 @@ final class Faults {
         return Cancellation.cancelled(error);
     }
 
-    private static boolean isForbidden(String said) {
-        return said.contains("EPERM") || said.contains("Operation not permitted") || said.contains("EACCES")
-                || said.contains("Permission denied");
+    private static boolean isForbidden(String text) {
+        return text.contains("EPERM") || text.contains("Operation not permitted") || text.contains("EACCES")
+                || text.contains("Permission denied");
     }
 
     private static String causes(Throwable error) {
-        StringBuilder said = new StringBuilder();
+        StringBuilder text = new StringBuilder();
         int depth = 0;
         for (Throwable each = error; each != null && depth < 10; each = each.getCause()) {
-            said.append(each.getMessage()).append('\n');
+            text.append(each.getMessage()).append('\n');
             depth++;
         }
-        return said.toString();
+        return text.toString();
     }
 }

@@ -29,14 +29,14 @@ public final class FrameStream implements Closeable {
     private long lastNumber;
     private boolean closed;
     /** The client was closed, which the one who offers frames need not have noticed. */
-    private boolean ended;
+    private boolean clientClosed;
 
-    /** One frame on its way. */
+    /** A frame on its way. */
     private static final class Frame {
         private final long number;
-        private final Calls.Prepared<Prediction> call;
+        private final Calls.PreparedCall<Prediction> call;
 
-        Frame(long number, Calls.Prepared<Prediction> call) {
+        Frame(long number, Calls.PreparedCall<Prediction> call) {
             this.number = number;
             this.call = call;
         }
@@ -91,25 +91,25 @@ public final class FrameStream implements Closeable {
      */
     public long offer(byte[] bytes, String contentType, PredictOptions options) {
         PredictOptions own = (options == null ? new PredictOptions() : new PredictOptions(options)).stream(name);
-        Calls.Prepared<Prediction> call = calls.predict(model, bytes, contentType, own);
+        Calls.PreparedCall<Prediction> call = calls.predict(model, bytes, contentType, own);
         Frame replaced;
         long number;
-        boolean over;
+        boolean rejected;
         synchronized (this) {
             if (closed) {
                 throw new IllegalStateException("this stream was closed");
             }
             number = ++lastNumber;
-            over = ended;
+            rejected = clientClosed;
             replaced = waiting;
-            waiting = over ? null : new Frame(number, call);
+            waiting = rejected ? null : new Frame(number, call);
             notify();
         }
         if (replaced != null) {
-            tellDropped(replaced.number);
+            deliverDropped(replaced.number);
         }
-        if (over) {
-            tellError(number, Faults.closed());
+        if (rejected) {
+            deliverError(number, Faults.closed());
         }
         return number;
     }
@@ -123,12 +123,12 @@ public final class FrameStream implements Closeable {
                 return;
             }
             try {
-                tellResult(frame.number, frame.call.run(cancellation));
+                deliverResult(frame.number, frame.call.run(cancellation));
             } catch (PocketServeException error) {
                 if ("SUPERSEDED".equals(error.getCode())) {
-                    tellDropped(frame.number);
+                    deliverDropped(frame.number);
                 } else {
-                    tellError(frame.number, error);
+                    deliverError(frame.number, error);
                 }
             } finally {
                 synchronized (this) {
@@ -139,14 +139,14 @@ public final class FrameStream implements Closeable {
     }
 
     private synchronized Frame next(Cancellation cancellation) {
-        while (waiting == null && !closed && !ended) {
+        while (waiting == null && !closed && !clientClosed) {
             try {
                 wait();
             } catch (InterruptedException notOurs) {
                 continue; // nobody but a listener knows this thread
             }
         }
-        if (closed || ended) {
+        if (closed || clientClosed) {
             return null;
         }
         Frame frame = waiting;
@@ -155,7 +155,7 @@ public final class FrameStream implements Closeable {
         return frame;
     }
 
-    private void tellResult(final long number, final Prediction prediction) {
+    private void deliverResult(final long number, final Prediction prediction) {
         AsyncCalls.execute(executor, new Runnable() {
             @Override
             public void run() {
@@ -164,7 +164,7 @@ public final class FrameStream implements Closeable {
         });
     }
 
-    private void tellDropped(final long number) {
+    private void deliverDropped(final long number) {
         AsyncCalls.execute(executor, new Runnable() {
             @Override
             public void run() {
@@ -173,7 +173,7 @@ public final class FrameStream implements Closeable {
         });
     }
 
-    private void tellError(final long number, final PocketServeException error) {
+    private void deliverError(final long number, final PocketServeException error) {
         AsyncCalls.execute(executor, new Runnable() {
             @Override
             public void run() {
@@ -184,15 +184,15 @@ public final class FrameStream implements Closeable {
 
     /** The client was closed: ends the threads; what waits, and what is still offered, fails with CLOSED. */
     void end() {
-        Frame left;
+        Frame unsent;
         synchronized (this) {
-            ended = true;
-            left = waiting;
+            clientClosed = true;
+            unsent = waiting;
             waiting = null;
             notifyAll();
         }
-        if (left != null) {
-            tellError(left.number, Faults.closed());
+        if (unsent != null) {
+            deliverError(unsent.number, Faults.closed());
         }
     }
 
@@ -200,11 +200,11 @@ public final class FrameStream implements Closeable {
     @Override
     public void close() {
         open.remove(this);
-        Frame left;
+        Frame unsent;
         Cancellation[] running;
         synchronized (this) {
             closed = true;
-            left = waiting;
+            unsent = waiting;
             waiting = null;
             running = underWay.toArray(new Cancellation[0]);
             notifyAll();
@@ -212,8 +212,8 @@ public final class FrameStream implements Closeable {
         for (Cancellation each : running) {
             each.cancel();
         }
-        if (left != null) {
-            tellDropped(left.number);
+        if (unsent != null) {
+            deliverDropped(unsent.number);
         }
     }
 }

@@ -71,12 +71,12 @@ final class FrameWriter {
     }
 
     /** Writes a piece; by way of the chunk, or one of its own, where it shows no array. */
-    static void write(OutputStream out, ByteBuffer piece, byte[] given) throws IOException {
+    static void write(OutputStream out, ByteBuffer piece, byte[] scratch) throws IOException {
         if (piece.hasArray()) {
             out.write(piece.array(), piece.arrayOffset() + piece.position(), piece.remaining());
             return;
         }
-        byte[] chunk = given != null ? given : new byte[Math.min(CHUNK_BYTES, piece.remaining())];
+        byte[] chunk = scratch != null ? scratch : new byte[Math.min(CHUNK_BYTES, piece.remaining())];
         while (piece.hasRemaining()) {
             int count = Math.min(chunk.length, piece.remaining());
             piece.get(chunk, 0, count);

@@ -35,13 +35,13 @@ final class Handshaker {
 
     /** Connects and proves; on any fault the socket is closed. */
     void run(Deadline deadline) throws PocketServeException {
-        boolean done = false;
+        boolean proven = false;
         try {
             connect(deadline.within(settings.connectTimeoutMs));
             prove(deadline.within(HANDSHAKE_MS));
-            done = true;
+            proven = true;
         } finally {
-            if (!done) {
+            if (!proven) {
                 closeQuietly(socket);
             }
         }

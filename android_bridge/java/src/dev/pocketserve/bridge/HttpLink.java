@@ -42,20 +42,20 @@ final class HttpLink implements Link {
             }
             try {
                 return once(request, deadline, cancellation);
-            } catch (BrokenException broken) {
+            } catch (ConnectionBrokenException failure) {
                 if (closed) {
                     throw Faults.closed();
                 }
                 // A kept connection that the server has closed in the meantime is the usual reason.
                 if (!request.isIdempotent() || attempt >= settings.retries || deadline.isOver()) {
-                    throw broken.fault();
+                    throw failure.fault();
                 }
             }
         }
     }
 
     private Answer once(Request request, Deadline deadline, Cancellation cancellation)
-            throws PocketServeException, BrokenException {
+            throws PocketServeException, ConnectionBrokenException {
         final HttpURLConnection connection = open(request, deadline);
         Future<?> limit = timeLimit.disconnect(connection, deadline);
         underWay.add(connection);
@@ -83,7 +83,8 @@ final class HttpLink implements Link {
             if (deadline.isOver() || error instanceof SocketTimeoutException) {
                 throw deadline.exceeded();
             }
-            throw new BrokenException(Faults.lost(String.valueOf(error.getMessage()), error), false);
+            throw new ConnectionBrokenException(
+                    Faults.connectionLost(String.valueOf(error.getMessage()), error), false);
         } catch (OutOfMemoryError error) {
             connection.disconnect();
             throw Answer.tooMuch(error);
@@ -149,9 +150,9 @@ final class HttpLink implements Link {
         int status;
         try {
             status = connection.getResponseCode();
-        } catch (HttpRetryException refused) {
+        } catch (HttpRetryException retry) {
             // The JDK hides the body of a 401 to a streamed request; its status is all that matters.
-            return new Answer(refused.responseCode(), null, 0, new byte[0], -1);
+            return new Answer(retry.responseCode(), null, 0, new byte[0], -1);
         } catch (SocketTimeoutException error) {
             throw error;
         } catch (IOException error) {

@@ -83,32 +83,32 @@ final class InferCodec {
         if (outputs == null) {
             throw Answer.bad("it has no outputs", null);
         }
-        ByteBuffer rest = answer.raw();
+        ByteBuffer tail = answer.raw();
         Map<String, Tensor> tensors = new LinkedHashMap<>();
         for (int i = 0; i < outputs.length(); i++) {
             JSONObject output = outputs.optJSONObject(i);
             if (output == null) {
                 throw Answer.bad("outputs[" + i + "] is no object", null);
             }
-            Tensor tensor = output(output, rest);
+            Tensor tensor = output(output, tail);
             tensors.put(tensor.getName(), tensor);
         }
-        if (rest.hasRemaining()) {
-            throw Answer.bad(rest.remaining() + " bytes follow the last tensor", null);
+        if (tail.hasRemaining()) {
+            throw Answer.bad(tail.remaining() + " bytes follow the last tensor", null);
         }
         return new InferResult(json, tensors);
     }
 
-    private static Tensor output(JSONObject output, ByteBuffer rest) throws PocketServeException {
+    private static Tensor output(JSONObject output, ByteBuffer tail) throws PocketServeException {
         String name = output.optString("name", "");
         JSONObject parameters = output.optJSONObject("parameters");
         long size = parameters == null ? -1 : parameters.optLong("binary_data_size", -1);
-        if (size < 0 || size > rest.remaining()) {
+        if (size < 0 || size > tail.remaining()) {
             throw Answer.bad("output " + name + " has no binary_data_size that fits", null);
         }
-        ByteBuffer data = rest.slice();
+        ByteBuffer data = tail.slice();
         data.limit((int) size);
-        rest.position(rest.position() + (int) size);
+        tail.position(tail.position() + (int) size);
         try {
             return Tensor.raw(name, datatype(output), data, shape(output));
         } catch (IllegalArgumentException error) {
@@ -118,13 +118,13 @@ final class InferCodec {
 
     /** Not by valueOf, which reflection makes, so that shrinkers may do as they like. */
     private static Datatype datatype(JSONObject output) {
-        String wanted = output.optString("datatype");
+        String datatypeName = output.optString("datatype");
         for (Datatype each : Datatype.values()) {
-            if (each.name().equals(wanted)) {
+            if (each.name().equals(datatypeName)) {
                 return each;
             }
         }
-        throw new IllegalArgumentException("there is no datatype " + wanted);
+        throw new IllegalArgumentException("there is no datatype " + datatypeName);
     }
 
     private static long[] shape(JSONObject output) {

@@ -6,7 +6,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** How tensors are to be answered. Each method changes this object and returns it; share it once it is complete. */
+/** Options of an answer to tensors. Each method changes this object and returns it; share it once it is complete. */
 public final class InferOptions {
     private final Map<String, Object> parameters = new LinkedHashMap<>();
     private final List<String> outputs = new ArrayList<>();
@@ -53,7 +53,7 @@ public final class InferOptions {
     }
 
     /**
-     * How long the request may wait for its turn on the server.
+     * Limits how long the request may wait for its turn on the server.
      *
      * @param ms from 1
      * @return this
@@ -84,7 +84,7 @@ public final class InferOptions {
     }
 
     /**
-     * One step of a model with a memory. Steps are never repeated by this library.
+     * Marks one step of a model with a memory. Steps are never repeated by this library.
      *
      * @param sequenceId which memory; not 0
      * @param start whether this is the first step
@@ -98,7 +98,7 @@ public final class InferOptions {
     }
 
     /**
-     * One step of a model with a memory. Steps are never repeated by this library.
+     * Marks one step of a model with a memory. Steps are never repeated by this library.
      *
      * @param sequenceId which memory; not empty
      * @param start whether this is the first step
@@ -129,7 +129,7 @@ public final class InferOptions {
     }
 
     /**
-     * How long this call may take in all, instead of the client's own limit.
+     * Limits how long this call may take in all, instead of the client's own limit.
      *
      * @param ms from 1
      * @return this

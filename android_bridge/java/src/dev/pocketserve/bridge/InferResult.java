@@ -33,7 +33,7 @@ public final class InferResult {
     }
 
     /**
-     * One output.
+     * Returns one output.
      *
      * @param name of the output
      * @return never null

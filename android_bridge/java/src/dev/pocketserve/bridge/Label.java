@@ -2,7 +2,7 @@ package dev.pocketserve.bridge;
 
 import org.json.JSONObject;
 
-/** One entry of an answer: a class, a thing that was found, or a value. */
+/** An entry of an answer: a class, a thing that was found, or a value. */
 public final class Label {
     private static final int LONGEST_LINE = 200;
 
@@ -41,7 +41,7 @@ public final class Label {
     }
 
     /**
-     * How sure the model is.
+     * Returns how sure the model is.
      *
      * @return NaN when the entry has none
      */
@@ -59,7 +59,7 @@ public final class Label {
     }
 
     /**
-     * Where it is on the picture.
+     * Returns its place on the picture.
      *
      * @return null unless the model finds places
      */

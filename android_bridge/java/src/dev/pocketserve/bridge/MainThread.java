@@ -26,7 +26,7 @@ final class MainThread {
             return new MainThread((Thread) looper.getMethod("getThread").invoke(mainLooper));
         } catch (ReflectiveOperationException absent) {
             return unchecked();
-        } catch (LinkageError | RuntimeException broken) {
+        } catch (LinkageError | RuntimeException stub) {
             // A stub of the Android API on a desktop throws from every method.
             return unchecked();
         }
@@ -35,7 +35,7 @@ final class MainThread {
     /** Refuses to block the thread that draws. */
     void refuse() throws PocketServeException {
         if (main != null && Thread.currentThread() == main) {
-            throw PocketServeException.lasting(PocketServeException.ON_MAIN_THREAD,
+            throw PocketServeException.permanent(PocketServeException.ON_MAIN_THREAD,
                     "a blocking call on Android's main thread would freeze the screen, and Android forbids it; use "
                     + "async() with a callback, a coroutine on Dispatchers.IO, or a thread of your own", null);
         }

@@ -2,7 +2,7 @@ package dev.pocketserve.bridge;
 
 import org.json.JSONObject;
 
-/** One version in the server's folder of models. */
+/** A version in the server's folder of models. */
 public final class ModelState {
     private final JSONObject json;
 
@@ -29,7 +29,7 @@ public final class ModelState {
     }
 
     /**
-     * Whether it can be asked.
+     * Returns whether it can be asked.
      *
      * @return READY, UNAVAILABLE, LOADING or UNLOADING
      */
@@ -38,7 +38,7 @@ public final class ModelState {
     }
 
     /**
-     * Why it is in that state.
+     * Returns the reason of that state.
      *
      * @return empty when there is nothing to say
      */

@@ -18,7 +18,7 @@ public final class Nv21 {
     }
 
     /**
-     * How many bytes a packed frame has.
+     * Returns how many bytes a packed frame has.
      *
      * @param width pixels, from 1
      * @param height pixels, from 1
@@ -91,15 +91,15 @@ public final class Nv21 {
         copyRows(y.duplicate(), yRowStride, width, height, into);
         byte[] uRow = new byte[used];
         byte[] vRow = new byte[used];
-        ByteBuffer us = u.duplicate();
-        ByteBuffer vs = v.duplicate();
+        ByteBuffer uPlane = u.duplicate();
+        ByteBuffer vPlane = v.duplicate();
         int at = width * height;
         for (int number = 0; number < rows; number++) {
             // A row at once: from a camera's buffer, value by value takes many times as long.
-            us.position(u.position() + number * uvRowStride);
-            us.get(uRow, 0, used);
-            vs.position(v.position() + number * uvRowStride);
-            vs.get(vRow, 0, used);
+            uPlane.position(u.position() + number * uvRowStride);
+            uPlane.get(uRow, 0, used);
+            vPlane.position(v.position() + number * uvRowStride);
+            vPlane.get(vRow, 0, used);
             for (int from = 0; from < used; from += uvPixelStride) {
                 into[at++] = vRow[from];
                 into[at++] = uRow[from];
@@ -108,10 +108,10 @@ public final class Nv21 {
     }
 
     private static void check(String name, ByteBuffer plane, int rowStride, long used, int rows) {
-        long needed = (long) (rows - 1) * rowStride + used;
-        if (rowStride < used || plane.remaining() < needed) {
+        long required = (long) (rows - 1) * rowStride + used;
+        if (rowStride < used || plane.remaining() < required) {
             throw new IllegalArgumentException("plane " + name + " has " + plane.remaining() + " bytes; " + rows
-                    + " rows of " + used + " bytes, each " + rowStride + " behind the one before, have " + needed);
+                    + " rows of " + used + " bytes, each " + rowStride + " behind the one before, have " + required);
         }
     }
 

@@ -17,34 +17,34 @@ public final class Pairing {
     /**
      * Exchanges the code for the token, over HTTP. Blocks; not for Android's main thread.
      *
-     * @param where the server's address and HTTP port; its token is not used
+     * @param server the server's address and HTTP port; its token is not used
      * @param code ten digits as the person typed them; spaces and hyphens do not matter
      * @return the token, to be kept where other apps cannot read it
      * @throws PocketServeException {@code PAIRING_CLOSED} when no pairing is open, {@code PAIRING_REFUSED} for a wrong
      *     code, {@link PocketServeException#NOT_OUR_SERVER}, or no answer
      * @throws IllegalArgumentException when the code has neither ten digits nor six
      */
-    public static String pair(PocketServe.Builder where, String code) throws PocketServeException {
+    public static String pair(PocketServe.Builder server, String code) throws PocketServeException {
         MainThread.find().refuse();
         PairingExchange exchange = new PairingExchange(code);
-        Settings settings = new Settings(where, null);
+        Settings settings = new Settings(server, null);
         Deadline deadline = Deadline.in(settings.timeoutMs);
         Link link = new HttpLink(settings);
         try {
-            JSONObject begun = post(link, deadline, "begin", "public", exchange.begin());
-            byte[] theirs = bytes(begun, "public", PairingExchange.PUBLIC_BYTES, PairingExchange.PUBLIC_BYTES);
-            byte[] salt = bytes(begun, "salt", PairingExchange.SALT_BYTES, PairingExchange.SALT_BYTES);
-            byte[] proof = exchange.prove(salt, theirs);
+            JSONObject opening = post(link, deadline, "begin", "public", exchange.begin());
+            byte[] serverPublic = bytes(opening, "public", PairingExchange.PUBLIC_BYTES, PairingExchange.PUBLIC_BYTES);
+            byte[] salt = bytes(opening, "salt", PairingExchange.SALT_BYTES, PairingExchange.SALT_BYTES);
+            byte[] proof = exchange.prove(salt, serverPublic);
             if (proof == null) {
-                throw stranger(null);
+                throw notOurServer(null);
             }
-            byte[] identifier = bytes(begun, "exchange", PairingExchange.SALT_BYTES, PairingExchange.SALT_BYTES);
-            JSONObject done = post(link, deadline, "finish", "exchange", identifier, "proof", proof);
+            byte[] identifier = bytes(opening, "exchange", PairingExchange.SALT_BYTES, PairingExchange.SALT_BYTES);
+            JSONObject closing = post(link, deadline, "finish", "exchange", identifier, "proof", proof);
             String token = exchange.open(
-                    bytes(done, "proof", PairingExchange.PROOF_BYTES, PairingExchange.PROOF_BYTES),
-                    bytes(done, "token", 1, PairingExchange.MAX_TOKEN_BYTES));
+                    bytes(closing, "proof", PairingExchange.PROOF_BYTES, PairingExchange.PROOF_BYTES),
+                    bytes(closing, "token", 1, PairingExchange.MAX_TOKEN_BYTES));
             if (token == null) {
-                throw stranger(null);
+                throw notOurServer(null);
             }
             return token;
         } finally {
@@ -74,11 +74,11 @@ public final class Pairing {
         return digits.toString();
     }
 
-    private static byte[] bytes(JSONObject answer, String name, int least, int most) throws PocketServeException {
+    private static byte[] bytes(JSONObject answer, String name, int minimum, int maximum) throws PocketServeException {
         String digits = answer.optString(name);
         int length = digits.length() / 2;
-        if (digits.length() % 2 != 0 || length < least || length > most || !digits.matches("[0-9a-fA-F]*")) {
-            throw stranger("its answer has no proper " + name);
+        if (digits.length() % 2 != 0 || length < minimum || length > maximum || !digits.matches("[0-9a-fA-F]*")) {
+            throw notOurServer("its answer has no proper " + name);
         }
         byte[] bytes = new byte[length];
         for (int i = 0; i < length; i++) {
@@ -87,9 +87,10 @@ public final class Pairing {
         return bytes;
     }
 
-    private static PocketServeException stranger(String why) {
-        return PocketServeException.lasting(PocketServeException.NOT_OUR_SERVER,
-                "what answers does not know the code, so it is not our server" + (why == null ? "" : " (" + why + ")")
+    private static PocketServeException notOurServer(String reason) {
+        String detail = reason == null ? "" : " (" + reason + ")";
+        return PocketServeException.permanent(PocketServeException.NOT_OUR_SERVER,
+                "what answers does not know the code, so it is not our server" + detail
                 + "; find out what has its port before you try again", null);
     }
 }

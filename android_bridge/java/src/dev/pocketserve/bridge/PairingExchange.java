@@ -34,7 +34,7 @@ final class PairingExchange {
 
     private final byte[] code;
     private final BigInteger secret;
-    private final BigInteger ours;
+    private final BigInteger clientPublic;
     private byte[] key;
     private byte[] transcript;
     private byte[] proof;
@@ -53,13 +53,13 @@ final class PairingExchange {
     PairingExchange(String code, BigInteger secret) {
         this.code = clean(code).getBytes(ASCII);
         this.secret = secret;
-        this.ours = GENERATOR.modPow(secret, MODULUS);
+        this.clientPublic = GENERATOR.modPow(secret, MODULUS);
     }
 
-    private static String clean(String typed) {
+    private static String clean(String input) {
         StringBuilder digits = new StringBuilder(10);
-        for (int i = 0; i < typed.length(); i++) {
-            char each = typed.charAt(i);
+        for (int i = 0; i < input.length(); i++) {
+            char each = input.charAt(i);
             if (each >= '0' && each <= '9') {
                 digits.append(each);
             } else if (!Character.isWhitespace(each) && each != '-') {
@@ -75,22 +75,22 @@ final class PairingExchange {
 
     /** Our public number. */
     byte[] begin() {
-        return pad(ours);
+        return pad(clientPublic);
     }
 
     /**
      * Proves that we know the code.
      *
      * @param salt 16 bytes
-     * @param theirs the server's public number
+     * @param serverPublic the server's public number
      * @return 32 bytes, or null when the number would give the code away: that is not our server
      */
-    byte[] prove(byte[] salt, byte[] theirs) {
-        BigInteger server = new BigInteger(1, theirs);
+    byte[] prove(byte[] salt, byte[] serverPublic) {
+        BigInteger server = new BigInteger(1, serverPublic);
         if (server.signum() == 0 || server.compareTo(MODULUS) >= 0) {
             return null;
         }
-        BigInteger scrambler = number(pad(ours), pad(server));
+        BigInteger scrambler = number(pad(clientPublic), pad(server));
         if (scrambler.signum() == 0) {
             return null;
         }
@@ -99,7 +99,7 @@ final class PairingExchange {
         BigInteger base = server.subtract(multiplier.multiply(GENERATOR.modPow(password, MODULUS))).mod(MODULUS);
         BigInteger shared = base.modPow(secret.add(scrambler.multiply(password)), MODULUS);
         key = sha256(pad(shared));
-        transcript = join(salt, pad(ours), pad(server));
+        transcript = join(salt, pad(clientPublic), pad(server));
         proof = mac("client", transcript);
         return proof.clone();
     }

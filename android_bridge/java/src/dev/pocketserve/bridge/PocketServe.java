@@ -40,7 +40,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         this.async = new AsyncCalls(calls, from.callbackExecutor);
     }
 
-    private static Link way(Builder from, Settings settings) {
+    private static Link createLink(Builder from, Settings settings) {
         switch (from.transport) {
             case SOCKET:
                 return new SocketLink(settings);
@@ -129,14 +129,14 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * Where the server is.
+         * Sets the address of the server.
          *
          * @param address an address rather than a name: {@code localhost} may mean ::1, where nobody listens.
          *     127.0.0.1 by default
          * @return this
          */
         public Builder host(String address) {
-            this.host = given("host", address);
+            this.host = notNull("host", address);
             return this;
         }
 
@@ -162,7 +162,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
             return this;
         }
 
-        private static <T> T given(String name, T value) {
+        private static <T> T notNull(String name, T value) {
             if (value == null) {
                 throw new IllegalArgumentException(name + " must not be null");
             }
@@ -177,19 +177,19 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * How to reach the server.
+         * Sets the transport.
          *
          * @param way {@link Transport#SOCKET} by default
          * @return this
          */
         public Builder transport(Transport way) {
-            this.transport = given("transport", way);
+            this.transport = notNull("transport", way);
             return this;
         }
 
         /**
-         * Whether {@link Transport#AUTO} may send the token over HTTP, to whoever has that port, where nothing listens
-         * on the socket's. Nothing proves there that it is the server.
+         * Sets whether {@link Transport#AUTO} may send the token over HTTP, to whoever has that port, where nothing
+         * listens on the socket's. Nothing proves there that it is the server.
          *
          * @param on false by default
          * @return this
@@ -225,7 +225,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * How long connecting may take.
+         * Limits how long connecting may take.
          *
          * @param ms 2000 by default
          * @return this
@@ -236,7 +236,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * How long a call may take in all, with connecting and repeating.
+         * Limits how long a call may take in all, with connecting and repeating.
          *
          * @param ms 30000 by default; the first call of a large model loads it
          * @return this
@@ -259,7 +259,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * How often a call that changes nothing is repeated when the connection breaks under it.
+         * Sets how often a call that changes nothing is repeated when the connection breaks under it.
          *
          * @param count 2 by default; 0 for never
          * @return this
@@ -310,19 +310,19 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
 
         /**
-         * Where callbacks run.
+         * Sets the executor that runs callbacks.
          *
          * @param executor such as one that posts to Android's main thread; by default they run where they arise, on a
          *     thread of this library or in {@link FrameStream#offer}, and must be short
          * @return this
          */
         public Builder callbackExecutor(Executor executor) {
-            this.callbackExecutor = given("callbackExecutor", executor);
+            this.callbackExecutor = notNull("callbackExecutor", executor);
             return this;
         }
 
         /**
-         * Whether blocking calls are refused on Android's main thread.
+         * Sets whether blocking calls are refused on Android's main thread.
          *
          * @param on true by default; has no effect where there is no Android
          * @return this
@@ -341,7 +341,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         public PocketServe build() throws PocketServeException {
             String checked = tokenFile != null ? TokenFile.read(tokenFile) : TokenFile.check(token);
             Settings settings = new Settings(this, checked);
-            return new PocketServe(this, settings, new PatientLink(way(this, settings), settings.reconnectMs));
+            return new PocketServe(this, settings, new RetryingLink(createLink(this, settings), settings.reconnectMs));
         }
     }
 }

@@ -3,8 +3,8 @@ package dev.pocketserve.bridge;
 import java.io.IOException;
 
 /**
- * Why a call has no result. The only exception that calls throw, apart from {@link IllegalArgumentException} for
- * arguments that are wrong whatever the server says.
+ * The reason why a call has no result, and the only exception that calls throw, apart from
+ * {@link IllegalArgumentException} for arguments that are wrong whatever the server says.
  *
  * <p>It is an {@link IOException}: Java callers are reminded by the compiler that a call to another process can fail,
  * code that handles network errors already handles this one, and Kotlin, which has no checked exceptions, is not
@@ -61,16 +61,16 @@ public final class PocketServeException extends IOException {
         this.retryAfterMs = retryAfterMs;
     }
 
-    static PocketServeException lasting(String code, String message, Throwable cause) {
+    static PocketServeException permanent(String code, String message, Throwable cause) {
         return new PocketServeException(code, 0, false, -1, message, cause);
     }
 
-    static PocketServeException passing(String code, String message, Throwable cause) {
+    static PocketServeException temporary(String code, String message, Throwable cause) {
         return new PocketServeException(code, 0, true, -1, message, cause);
     }
 
     /** The same fault for another waiting call: each caller gets its own stack trace. */
-    PocketServeException again() {
+    PocketServeException copy() {
         return new PocketServeException(code, status, retryable, retryAfterMs, getMessage(), this);
     }
 
@@ -93,7 +93,7 @@ public final class PocketServeException extends IOException {
     }
 
     /**
-     * Whether the same call may simply be made again later.
+     * Returns whether the same call may simply be made again later.
      *
      * @return false when something must be changed first
      */

@@ -3,7 +3,7 @@ package dev.pocketserve.bridge;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** How raw input is to be answered. Each method changes this object and returns it; share it once it is complete. */
+/** Options of an answer to raw input. Each method changes this object and returns it; share it once it is complete. */
 public final class PredictOptions {
     private final Map<String, String> query = new LinkedHashMap<>();
     private int timeoutMs;
@@ -18,7 +18,7 @@ public final class PredictOptions {
     }
 
     /**
-     * How many of the best classes to answer.
+     * Limits how many of the best classes to answer.
      *
      * @param count from 1
      * @return this
@@ -79,7 +79,7 @@ public final class PredictOptions {
     }
 
     /**
-     * How long the request may wait for its turn on the server.
+     * Limits how long the request may wait for its turn on the server.
      *
      * @param ms from 1
      * @return this
@@ -121,7 +121,7 @@ public final class PredictOptions {
     }
 
     /**
-     * How long this call may take in all, instead of the client's own limit.
+     * Limits how long this call may take in all, instead of the client's own limit.
      *
      * @param ms from 1
      * @return this

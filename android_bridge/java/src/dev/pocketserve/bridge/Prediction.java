@@ -57,7 +57,7 @@ public final class Prediction {
     }
 
     /**
-     * What the model does.
+     * Returns the task of the model.
      *
      * @return such as {@code image-classification}
      */
@@ -66,7 +66,7 @@ public final class Prediction {
     }
 
     /**
-     * What the model found, the best first.
+     * Returns the entries of the answer, the best first.
      *
      * @return read-only; empty when nothing reached the threshold
      */
@@ -84,7 +84,7 @@ public final class Prediction {
     }
 
     /**
-     * How long the server took.
+     * Returns how long the server took.
      *
      * @return never null
      */
@@ -111,7 +111,7 @@ public final class Prediction {
     }
 
     /**
-     * One line for people, such as {@code 7 (99.8 %)}.
+     * Returns a line for people, such as {@code 7 (99.8 %)}.
      *
      * @return what was found first, or that nothing was found
      */

@@ -4,7 +4,7 @@ import dev.pocketserve.bridge.wire.Extensions;
 import java.nio.ByteBuffer;
 import java.nio.charset.Charset;
 
-/** One request as both transports send it. Its body is in pieces, so that tensors are sent from where they lie. */
+/** A request as both transports send it. Its body is in pieces, so that tensors are sent from where they lie. */
 final class Request {
     static final Charset UTF_8 = Charset.forName("UTF-8");
     private static final String UNRESERVED = "-._~";
@@ -77,7 +77,7 @@ final class Request {
         return !open;
     }
 
-    /** Whether raw bytes follow JSON in the body. */
+    /** Returns whether raw bytes follow JSON in the body. */
     boolean isMixed() {
         return jsonLength > 0 && jsonLength < bodyLength;
     }
@@ -91,7 +91,7 @@ final class Request {
         return copies;
     }
 
-    /** One segment of a path, or one value of a query, percent-encoded. */
+    /** Percent-encodes a segment of a path, or a value of a query. */
     static String encode(String text) {
         StringBuilder encoded = new StringBuilder(text.length() + 8);
         for (byte each : text.getBytes(UTF_8)) {

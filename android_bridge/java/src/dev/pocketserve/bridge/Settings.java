@@ -1,8 +1,8 @@
 package dev.pocketserve.bridge;
 
-/** What a client was built with. Immutable. */
+/** The settings of a client. Immutable. */
 final class Settings {
-    /** How this library names itself to servers. */
+    /** The name that this library has for servers. */
     static final String NAME = "pocketserve-java/" + PocketServe.VERSION;
 
     final String host;

@@ -14,29 +14,29 @@ import java.util.Iterator;
 import java.util.Map;
 
 /**
- * One connection after its handshake: many calls share it. One thread reads; callers write; a second thread watches
+ * A connection after its handshake: many calls share it. One thread reads; callers write; a second thread watches
  * for a peer that fell silent, and sleeps for good while nothing is under way.
  */
-final class SocketConnection implements Watch.Watched {
+final class SocketConnection implements KeepAlive.Connection {
     private static final long MAX_ID = 0xffffffffL;
 
     private final Socket socket;
     private final FrameDecoder decoder;
     private final ConnectionLimits limits;
     private final FrameWriter writer;
-    private final Watch watch;
+    private final KeepAlive keepAlive;
 
     /** Guards everything below; never held during I/O. */
     private final Object state = new Object();
-    private final Map<Long, Entry> underWay = new HashMap<>();
-    private final Room room;
+    private final Map<Long, Entry> inflight = new HashMap<>();
+    private final InflightBudget budget;
     private long lastId;
     private boolean draining;
-    private PocketServeException ended;
+    private PocketServeException closeReason;
 
     /** A request under way: also one whose caller has given up, until its answer comes. */
     private static final class Entry {
-        private final Pending pending = new Pending();
+        private final PendingAnswer pending = new PendingAnswer();
         private final int bytes;
 
         Entry(int bytes) {
@@ -44,21 +44,20 @@ final class SocketConnection implements Watch.Watched {
         }
     }
 
-    SocketConnection(Handshaker opened, int pingIntervalMs) throws IOException {
-        this.socket = opened.socket;
-        this.decoder = opened.decoder;
-        this.limits = opened.limits;
+    SocketConnection(final Handshaker handshaker, int pingIntervalMs) throws IOException {
+        this.socket = handshaker.socket;
+        this.decoder = handshaker.decoder;
+        this.limits = handshaker.limits;
         this.writer = new FrameWriter(socket.getOutputStream());
-        this.watch = new Watch(this, writer, pingIntervalMs, Clock.SYSTEM);
-        this.room = new Room(state, limits, pingIntervalMs);
-        final Handshaker rest = opened;
+        this.keepAlive = new KeepAlive(this, writer, pingIntervalMs, Clock.SYSTEM);
+        this.budget = new InflightBudget(state, limits, pingIntervalMs);
         start("pocketserve-reader", new Runnable() {
             @Override
             public void run() {
-                read(rest.buffer, rest.start, rest.end);
+                read(handshaker.buffer, handshaker.start, handshaker.end);
             }
         });
-        start("pocketserve-watch", watch);
+        start("pocketserve-keepalive", keepAlive);
     }
 
     private static void start(String name, Runnable work) {
@@ -67,28 +66,28 @@ final class SocketConnection implements Watch.Watched {
         thread.start();
     }
 
-    /** Whether new requests may be sent here. */
+    /** Returns whether new requests may be sent here. */
     boolean isUsable() {
         synchronized (state) {
-            return ended == null && !draining;
+            return closeReason == null && !draining;
         }
     }
 
     @Override
     public boolean isBusy() {
         synchronized (state) {
-            return ended == null && room.isAwaited();
+            return closeReason == null && budget.hasCallers();
         }
     }
 
     /**
      * Sends one request and waits for its answer.
      *
-     * @throws BrokenException the connection ended first
+     * @throws ConnectionBrokenException the connection ended first
      * @throws PocketServeException TIMEOUT, CANCELLED, or BODY_TOO_LARGE without having sent anything
      */
     Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
-            throws PocketServeException, BrokenException {
+            throws PocketServeException, ConnectionBrokenException {
         if (request.bodyLength > limits.maxFrame()) {
             throw new PocketServeException("BODY_TOO_LARGE", 413, false, -1, "the body has " + request.bodyLength
                     + " bytes; this server takes " + limits.maxFrame() + " at most", null);
@@ -100,7 +99,7 @@ final class SocketConnection implements Watch.Watched {
         }
         Entry entry = new Entry(request.bodyLength);
         long id = send(request, entry, deadline, cancellation);
-        final Pending pending = entry.pending;
+        final PendingAnswer pending = entry.pending;
         cancellation.onCancel(new Runnable() {
             @Override
             public void run() {
@@ -111,18 +110,18 @@ final class SocketConnection implements Watch.Watched {
             return pending.await(deadline);
         } catch (PocketServeException gaveUp) {
             // The id stays taken until its answer comes; CANCEL lets the server spare the work.
-            watch.cancel(id);
+            keepAlive.cancel(id);
             throw gaveUp;
         } finally {
             cancellation.onCancel(null);
             synchronized (state) {
-                room.leave();
+                budget.removeCaller();
             }
         }
     }
 
     private long send(Request request, Entry entry, Deadline deadline, Cancellation cancellation)
-            throws PocketServeException, BrokenException {
+            throws PocketServeException, ConnectionBrokenException {
         reserve(entry.bytes, deadline, cancellation);
         boolean registered = false;
         try {
@@ -144,7 +143,7 @@ final class SocketConnection implements Watch.Watched {
         } finally {
             if (!registered) {
                 synchronized (state) {
-                    room.release(entry.bytes);
+                    budget.release(entry.bytes);
                 }
             }
         }
@@ -153,55 +152,58 @@ final class SocketConnection implements Watch.Watched {
     private void write(long id, Request request, Deadline deadline) {
         try {
             writer.request(id, Math.max(1, deadline.remainingMs()), request);
-        } catch (IOException broken) {
-            // What the server said before it hung up tells more than this does: the reader ends the connection.
+        } catch (IOException error) {
+            // The reader ends the connection: the last words of the server tell more than this error does.
             synchronized (state) {
                 draining = true;
-                room.end();
+                budget.close();
             }
         } catch (RuntimeException | Error fault) {
-            end(Faults.lost("a request could not be written: " + fault, fault)); // who knows how much of it was
+            // Nobody knows how much of it was written.
+            end(Faults.connectionLost("a request could not be written: " + fault, fault));
             throw fault;
         }
     }
 
-    private long register(Entry entry) throws BrokenException {
+    private long register(Entry entry) throws ConnectionBrokenException {
         synchronized (state) {
-            if (ended != null) {
-                throw new BrokenException(ended.again(), true);
+            if (closeReason != null) {
+                throw new ConnectionBrokenException(closeReason.copy(), true);
             }
             if (draining || lastId == MAX_ID) {
                 draining = true;
-                room.end();
-                throw new BrokenException(Faults.lost("the server takes no more requests on it", null), true);
+                budget.close();
+                throw new ConnectionBrokenException(
+                        Faults.connectionLost("the server takes no more requests on it", null), true);
             }
             lastId++;
-            if (room.enter()) {
-                watch.begin();
+            if (budget.addCaller()) {
+                keepAlive.begin();
             }
-            underWay.put(lastId, entry);
+            inflight.put(lastId, entry);
             return lastId;
         }
     }
 
     private void reserve(int bytes, Deadline deadline, Cancellation cancellation)
-            throws PocketServeException, BrokenException {
+            throws PocketServeException, ConnectionBrokenException {
         synchronized (state) {
-            if (room.reserve(bytes, deadline, cancellation)) {
+            if (budget.acquire(bytes, deadline, cancellation)) {
                 return;
             }
         }
-        PocketServeException stuck = Faults.lost("the server answers none of the calls that were given up", null);
-        end(stuck);
-        throw new BrokenException(stuck, true);
+        PocketServeException stalled =
+                Faults.connectionLost("the server answers none of the calls that were given up", null);
+        end(stalled);
+        throw new ConnectionBrokenException(stalled, true);
     }
 
     /** Takes a request off the list, because its answer came. */
-    private Entry forget(long id) {
+    private Entry remove(long id) {
         synchronized (state) {
-            Entry entry = underWay.remove(id);
+            Entry entry = inflight.remove(id);
             if (entry != null) {
-                room.release(entry.bytes);
+                budget.release(entry.bytes);
             }
             return entry;
         }
@@ -219,7 +221,7 @@ final class SocketConnection implements Watch.Watched {
                 if (count < 0) {
                     throw new IOException(decoder.midFrame() ? "it ended within a frame" : "the server closed it");
                 }
-                watch.received();
+                keepAlive.received();
                 if (large) {
                     decoder.bodyReceived(count);
                     dispatch(decoder.take());
@@ -230,7 +232,7 @@ final class SocketConnection implements Watch.Watched {
         } catch (WireException error) {
             end(Answer.bad(error.getFault() + ", " + error.getMessage(), error));
         } catch (IOException error) {
-            end(Faults.lost(String.valueOf(error.getMessage()), error));
+            end(Faults.connectionLost(String.valueOf(error.getMessage()), error));
         }
     }
 
@@ -251,7 +253,7 @@ final class SocketConnection implements Watch.Watched {
                 answer(frame);
                 break;
             case FrameType.PING:
-                watch.pong(frame.arg());
+                keepAlive.pong(frame.arg());
                 break;
             case FrameType.GOAWAY:
                 drain(frame.requestId());
@@ -265,13 +267,13 @@ final class SocketConnection implements Watch.Watched {
     }
 
     private void answer(Frame frame) {
-        Entry entry = forget(frame.requestId());
+        Entry entry = remove(frame.requestId());
         if (entry == null) {
             return;
         }
         int unknown = frame.extensions().unknownCritical();
         if (unknown >= 0) {
-            entry.pending.fail(PocketServeException.lasting("NOT_IMPLEMENTED", "the answer needs extension " + unknown
+            entry.pending.fail(PocketServeException.permanent("NOT_IMPLEMENTED", "the answer needs extension " + unknown
                     + " of the protocol, which this library does not know; update it", null), false);
         } else {
             entry.pending.answer(new Answer((int) frame.arg(), contentType(frame), frame.jsonLength(), frame.body(),
@@ -281,9 +283,9 @@ final class SocketConnection implements Watch.Watched {
     }
 
     private static String contentType(Frame frame) {
-        String said = frame.extensions().contentType();
-        if (said != null) {
-            return said;
+        String declared = frame.extensions().contentType();
+        if (declared != null) {
+            return declared;
         }
         return frame.jsonLength() == frame.body().length ? "application/json" : "application/octet-stream";
     }
@@ -292,14 +294,14 @@ final class SocketConnection implements Watch.Watched {
     private void drain(long lastAnswered) {
         synchronized (state) {
             draining = true;
-            room.end();
-            Iterator<Map.Entry<Long, Entry>> each = underWay.entrySet().iterator();
+            budget.close();
+            Iterator<Map.Entry<Long, Entry>> each = inflight.entrySet().iterator();
             while (each.hasNext()) {
-                Map.Entry<Long, Entry> one = each.next();
-                if (one.getKey() > lastAnswered) {
+                Map.Entry<Long, Entry> item = each.next();
+                if (item.getKey() > lastAnswered) {
                     each.remove();
-                    room.release(one.getValue().bytes);
-                    one.getValue().pending.fail(Faults.lost("the server is shutting down", null), true);
+                    budget.release(item.getValue().bytes);
+                    item.getValue().pending.fail(Faults.connectionLost("the server is shutting down", null), true);
                 }
             }
         }
@@ -307,30 +309,30 @@ final class SocketConnection implements Watch.Watched {
     }
 
     private void closeIfDrained() {
-        boolean over;
+        boolean drained;
         synchronized (state) {
-            over = draining && underWay.isEmpty();
+            drained = draining && inflight.isEmpty();
         }
-        if (over) {
-            end(Faults.lost("the server ended it", null));
+        if (drained) {
+            end(Faults.connectionLost("the server ended it", null));
         }
     }
 
     /** Ends the connection, and with it all calls under way; the first reason counts. */
     @Override
-    public void end(PocketServeException why) {
+    public void end(PocketServeException reason) {
         synchronized (state) {
-            if (ended == null) {
-                ended = why;
+            if (closeReason == null) {
+                closeReason = reason;
             }
-            room.end();
-            for (Entry entry : underWay.values()) {
-                entry.pending.fail(ended, false);
-                room.release(entry.bytes);
+            budget.close();
+            for (Entry entry : inflight.values()) {
+                entry.pending.fail(closeReason, false);
+                budget.release(entry.bytes);
             }
-            underWay.clear();
+            inflight.clear();
         }
-        watch.stop();
+        keepAlive.stop();
         Handshaker.closeQuietly(socket);
     }
 }

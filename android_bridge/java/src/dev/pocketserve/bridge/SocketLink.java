@@ -6,10 +6,10 @@ import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 
-/** One connection at a time, opened when it is needed and anew when it broke. */
+/** Keeps one connection at a time, opened when it is needed and anew when it broke. */
 final class SocketLink implements Link {
-    /** Requests that a server turned away unstarted, one connection after the other. */
-    private static final int MAX_TURNED_AWAY = 8;
+    /** Requests that a server rejected unstarted, one connection after the other. */
+    private static final int MAX_REJECTED = 8;
 
     private final Settings settings;
     private final Random random = new Random();
@@ -27,20 +27,20 @@ final class SocketLink implements Link {
     @Override
     public Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
             throws PocketServeException {
-        Pauses pauses = null;
+        Backoff backoff = null;
         for (int attempt = 0;; attempt++) {
             try {
                 return connection(deadline, cancellation).exchange(request, deadline, cancellation);
-            } catch (BrokenException broken) {
-                int most = broken.isNotStarted() ? MAX_TURNED_AWAY : request.isIdempotent() ? settings.retries : 0;
-                if (closed || attempt >= most || deadline.isOver() || !broken.fault().isRetryable()) {
-                    throw broken.fault();
+            } catch (ConnectionBrokenException failure) {
+                int maxRetries = failure.isNotStarted() ? MAX_REJECTED : request.isIdempotent() ? settings.retries : 0;
+                if (closed || attempt >= maxRetries || deadline.isOver() || !failure.fault().isRetryable()) {
+                    throw failure.fault();
                 }
                 // The first repetition comes at once: a connection that was idle has mostly just been closed.
-                if (pauses == null) {
-                    pauses = Pauses.whileBusy(random);
+                if (backoff == null) {
+                    backoff = Backoff.whileBusy(random);
                 } else {
-                    pause(pauses.nextMs(), deadline);
+                    pause(backoff.nextMs(), deadline);
                 }
             }
         }
@@ -82,7 +82,7 @@ final class SocketLink implements Link {
 
     private SocketConnection open(Deadline deadline, Cancellation cancellation) throws PocketServeException {
         Handshaker handshaker = new Handshaker(settings);
-        shakeHands(handshaker, deadline, cancellation);
+        performHandshake(handshaker, deadline, cancellation);
         try {
             SocketConnection opened = new SocketConnection(handshaker, settings.pingIntervalMs);
             current = opened;
@@ -97,7 +97,7 @@ final class SocketLink implements Link {
     }
 
     /** Ends early when the call is cancelled, and when the client is closed. */
-    private void shakeHands(Handshaker handshaker, Deadline deadline, Cancellation cancellation)
+    private void performHandshake(Handshaker handshaker, Deadline deadline, Cancellation cancellation)
             throws PocketServeException {
         final Socket socket = handshaker.socket;
         connecting = socket;
@@ -126,9 +126,9 @@ final class SocketLink implements Link {
     @Override
     public void close() {
         closed = true;
-        Socket half = connecting;
-        if (half != null) {
-            Handshaker.closeQuietly(half);
+        Socket pendingSocket = connecting;
+        if (pendingSocket != null) {
+            Handshaker.closeQuietly(pendingSocket);
         }
         SocketConnection open = current;
         if (open != null) {

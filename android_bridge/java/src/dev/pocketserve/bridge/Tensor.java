@@ -59,9 +59,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, float[] values, long... shape) {
-        Tensor made = zeros(name, Datatype.FP32, values.length, shape);
-        made.data.asFloatBuffer().put(values);
-        return made;
+        Tensor tensor = zeros(name, Datatype.FP32, values.length, shape);
+        tensor.data.asFloatBuffer().put(values);
+        return tensor;
     }
 
     /**
@@ -73,9 +73,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, double[] values, long... shape) {
-        Tensor made = zeros(name, Datatype.FP64, values.length, shape);
-        made.data.asDoubleBuffer().put(values);
-        return made;
+        Tensor tensor = zeros(name, Datatype.FP64, values.length, shape);
+        tensor.data.asDoubleBuffer().put(values);
+        return tensor;
     }
 
     /**
@@ -87,9 +87,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, int[] values, long... shape) {
-        Tensor made = zeros(name, Datatype.INT32, values.length, shape);
-        made.data.asIntBuffer().put(values);
-        return made;
+        Tensor tensor = zeros(name, Datatype.INT32, values.length, shape);
+        tensor.data.asIntBuffer().put(values);
+        return tensor;
     }
 
     /**
@@ -101,9 +101,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, long[] values, long... shape) {
-        Tensor made = zeros(name, Datatype.INT64, values.length, shape);
-        made.data.asLongBuffer().put(values);
-        return made;
+        Tensor tensor = zeros(name, Datatype.INT64, values.length, shape);
+        tensor.data.asLongBuffer().put(values);
+        return tensor;
     }
 
     /**
@@ -115,9 +115,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, short[] values, long... shape) {
-        Tensor made = zeros(name, Datatype.INT16, values.length, shape);
-        made.data.asShortBuffer().put(values);
-        return made;
+        Tensor tensor = zeros(name, Datatype.INT16, values.length, shape);
+        tensor.data.asShortBuffer().put(values);
+        return tensor;
     }
 
     /**
@@ -129,9 +129,9 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, byte[] values, long... shape) {
-        Tensor made = zeros(name, Datatype.UINT8, values.length, shape);
-        made.data.duplicate().put(values);
-        return made;
+        Tensor tensor = zeros(name, Datatype.UINT8, values.length, shape);
+        tensor.data.duplicate().put(values);
+        return tensor;
     }
 
     /**
@@ -143,11 +143,11 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor of(String name, boolean[] values, long... shape) {
-        Tensor made = zeros(name, Datatype.BOOL, values.length, shape);
+        Tensor tensor = zeros(name, Datatype.BOOL, values.length, shape);
         for (int i = 0; i < values.length; i++) {
-            made.data.put(i, (byte) (values[i] ? 1 : 0));
+            tensor.data.put(i, (byte) (values[i] ? 1 : 0));
         }
-        return made;
+        return tensor;
     }
 
     /**
@@ -230,7 +230,7 @@ public final class Tensor {
     }
 
     /**
-     * What the elements are.
+     * Returns the datatype of the elements.
      *
      * @return never null
      */
@@ -248,7 +248,7 @@ public final class Tensor {
     }
 
     /**
-     * How many elements there are.
+     * Returns the number of elements.
      *
      * @return the product of the shape
      */
@@ -312,7 +312,7 @@ public final class Tensor {
     }
 
     /**
-     * One element of UINT64 or INT64 by its value.
+     * Returns one element of UINT64 or INT64 by its value.
      *
      * @param index in row-major order
      * @return never negative for UINT64

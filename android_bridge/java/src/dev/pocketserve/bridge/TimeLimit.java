@@ -12,8 +12,8 @@ import java.util.concurrent.TimeUnit;
  * then, or never takes what is written, is stopped by none of them.
  */
 final class TimeLimit {
-    /** What was not there to be disconnected, such as a connection that is being opened anew, is soon. */
-    private static final long AGAIN_MS = 100;
+    /** A connection that is being opened anew cannot be disconnected yet, but soon can. */
+    private static final long REPEAT_MS = 100;
 
     private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, new ThreadFactory() {
         @Override
@@ -39,7 +39,7 @@ final class TimeLimit {
                 public void run() {
                     connection.disconnect();
                 }
-            }, deadline.remainingMs(), AGAIN_MS, TimeUnit.MILLISECONDS);
+            }, deadline.remainingMs(), REPEAT_MS, TimeUnit.MILLISECONDS);
         } catch (RejectedExecutionException closed) {
             throw Faults.closed();
         }

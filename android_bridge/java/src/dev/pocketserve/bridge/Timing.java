@@ -2,7 +2,7 @@ package dev.pocketserve.bridge;
 
 import org.json.JSONObject;
 
-/** How long the server took for one answer, in milliseconds. */
+/** The time that the server took for one answer, in milliseconds. */
 public final class Timing {
     private final JSONObject json;
 

@@ -23,13 +23,13 @@ final class TokenFile {
                 count = in.read(chunk);
             }
         } catch (IOException error) {
-            throw PocketServeException.lasting(PocketServeException.TOKEN_UNREADABLE,
+            throw PocketServeException.permanent(PocketServeException.TOKEN_UNREADABLE,
                     "the token file " + file + " cannot be read (" + error.getMessage() + "); on Android an app cannot "
                     + "read the files of Termux, so give it the token that `pocketserve token` prints", error);
         }
         String token = new String(content.toByteArray(), Request.UTF_8).trim();
         if (token.isEmpty() || content.size() > MAX_BYTES || !isPrintable(token)) {
-            throw PocketServeException.lasting(PocketServeException.TOKEN_UNREADABLE,
+            throw PocketServeException.permanent(PocketServeException.TOKEN_UNREADABLE,
                     "the file " + file + " holds no token", null);
         }
         return token;

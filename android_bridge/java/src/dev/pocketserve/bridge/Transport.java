@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge;
 
-/** How a client reaches its server. */
+/** The way on which a client reaches its server. */
 public enum Transport {
     /**
      * The binary protocol. Fastest, and the only one in which the server proves that it knows the token before

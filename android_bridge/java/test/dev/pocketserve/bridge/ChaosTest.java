@@ -25,18 +25,18 @@ public class ChaosTest {
     private static void serveBriefly(FakePeer.Connection c, int seed) throws Exception {
         Random random = new Random(seed);
         c.handshake();
-        Frame held = null;
+        Frame pending = null;
         for (int left = 1 + random.nextInt(40); left > 0; left--) {
             Frame frame = c.next(FrameType.REQUEST);
             // Held back only while another one is there, or it might be the last.
-            if (held == null && left > 1 && c.socket.getInputStream().available() > 0 && random.nextInt(2) == 0) {
-                held = frame;
+            if (pending == null && left > 1 && c.socket.getInputStream().available() > 0 && random.nextInt(2) == 0) {
+                pending = frame;
                 continue;
             }
             answer(c, frame);
-            if (held != null) {
-                answer(c, held);
-                held = null;
+            if (pending != null) {
+                answer(c, pending);
+                pending = null;
             }
         }
         switch (random.nextInt(4)) {
@@ -44,10 +44,10 @@ public class ChaosTest {
                 c.reset();
                 break;
             case 1:
-                c.send(FrameEncoder.jsonFrame(FrameType.GOAWAY, held == null ? 0xffffffffL : held.requestId(), 1,
+                c.send(FrameEncoder.jsonFrame(FrameType.GOAWAY, pending == null ? 0xffffffffL : pending.requestId(), 1,
                         "{}".getBytes(FakePeer.UTF_8)));
-                if (held != null) {
-                    answer(c, held);
+                if (pending != null) {
+                    answer(c, pending);
                 }
                 break;
             case 2:

@@ -26,7 +26,7 @@ class FakeClock extends Clock {
     }
 
     /** The sum of all waits. */
-    synchronized long waited() {
+    synchronized long totalWaitMs() {
         long all = 0;
         for (long each : waits) {
             all += each;

@@ -27,7 +27,7 @@ final class FakePeer implements Closeable {
     static final Charset UTF_8 = Charset.forName("UTF-8");
     private static final byte[] NONCE = new byte[16];
 
-    /** What to do with one connection; returning closes it. */
+    /** A part to play on one connection; returning closes it. */
     interface Script {
         void run(Connection connection) throws Exception;
     }
@@ -131,7 +131,7 @@ final class FakePeer implements Closeable {
         return FrameEncoder.jsonFrame(type, 0, 0, text.getBytes(UTF_8));
     }
 
-    /** One accepted connection. */
+    /** An accepted connection. */
     static final class Connection implements Closeable {
         final Socket socket;
         private final FrameDecoder decoder = new FrameDecoder(FrameDecoder.Side.SERVER, 1 << 26);
@@ -198,10 +198,10 @@ final class FakePeer implements Closeable {
             challenge("{\"v\":1,\"nonce\":\"" + hex(NONCE) + "\",\"auth\":\"hmac-sha256\"}");
             byte[] transcript = ClientHandshake.transcript(hello, challenge);
             byte[] key = TOKEN.getBytes(UTF_8);
-            String wanted = "{\"proof\":\"" + ClientHandshake.clientProof(key, transcript) + "\"}";
-            String got = new String(next().body(), UTF_8);
-            if (!got.equals(wanted)) {
-                throw new AssertionError("AUTH was " + got);
+            String expected = "{\"proof\":\"" + ClientHandshake.clientProof(key, transcript) + "\"}";
+            String actual = new String(next().body(), UTF_8);
+            if (!actual.equals(expected)) {
+                throw new AssertionError("AUTH was " + actual);
             }
             send(json(FrameType.READY,
                     "{\"proof\":\"" + ClientHandshake.serverProof(key, transcript) + "\"," + limits + "}"));

@@ -21,32 +21,32 @@ public class FrameStreamTest {
 
     /** Writes down what became of each frame. */
     private static final class Listener implements StreamListener {
-        final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+        final BlockingQueue<String> events = new LinkedBlockingQueue<>();
 
         @Override
         public void onResult(long frame, Prediction prediction) {
-            heard.add("result " + frame);
+            events.add("result " + frame);
         }
 
         @Override
         public void onDropped(long frame) {
-            heard.add("dropped " + frame);
+            events.add("dropped " + frame);
         }
 
         @Override
         public void onError(long frame, PocketServeException error) {
-            heard.add(error.getCode() + " " + frame);
+            events.add(error.getCode() + " " + frame);
         }
 
         String next() throws InterruptedException {
-            return heard.poll(10, TimeUnit.SECONDS);
+            return events.poll(10, TimeUnit.SECONDS);
         }
     }
 
     @Test(timeout = LIMIT)
     public void onlyTheNewestWaitingFrameCounts() throws Exception {
         CountDownLatch first = new CountDownLatch(1);
-        CountDownLatch offered = new CountDownLatch(1);
+        CountDownLatch offerReturned = new CountDownLatch(1);
         List<String> targets = new ArrayList<>();
         List<Byte> bodies = new ArrayList<>();
         try (FakePeer peer = new FakePeer(c -> {
@@ -56,7 +56,7 @@ public class FrameStreamTest {
                 targets.add(frame.target());
                 bodies.add(frame.body()[0]);
                 first.countDown();
-                offered.await(10, TimeUnit.SECONDS);
+                offerReturned.await(10, TimeUnit.SECONDS);
                 c.respond(frame.requestId(), 200, SEEN);
             }
             c.untilClosed();
@@ -71,14 +71,14 @@ public class FrameStreamTest {
                 assertEquals("dropped 2", listener.next());
                 assertEquals("dropped 3", listener.next());
                 assertEquals("dropped 4", listener.next());
-                offered.countDown();
+                offerReturned.countDown();
                 assertEquals("result 1", listener.next());
                 assertEquals("result 5", listener.next());
             }
             assertEquals("[1, 5]", bodies.toString());
             assertTrue(targets.get(0), targets.get(0).matches("POST /predictions/m\\?stream=[0-9a-f-]{36}"));
             assertEquals(targets.get(0), targets.get(1));
-            assertTrue(listener.heard.isEmpty());
+            assertTrue(listener.events.isEmpty());
         }
     }
 
@@ -93,10 +93,10 @@ public class FrameStreamTest {
         }); PocketServe client = peer.client().build()) {
             Listener listener = new Listener();
             try (FrameStream stream = client.stream("m", listener)) {
-                String[] wanted = {"dropped 1", "INVALID_INPUT 2", "result 3"};
-                for (String one : wanted) {
+                String[] expected = {"dropped 1", "INVALID_INPUT 2", "result 3"};
+                for (String outcome : expected) {
                     stream.offer(new byte[1], "image/jpeg", new PredictOptions().frame("rgb", 1, 1, 90));
-                    assertEquals(one, listener.next());
+                    assertEquals(outcome, listener.next());
                 }
             }
         }
@@ -106,21 +106,21 @@ public class FrameStreamTest {
     public void asManyAsAllowedAreUnderWay() throws Exception {
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake();
-            Frame one = c.next();
+            Frame frame = c.next();
             Frame two = c.next();
             c.respond(two.requestId(), 200, SEEN);
-            c.respond(one.requestId(), 200, SEEN);
+            c.respond(frame.requestId(), 200, SEEN);
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
             Listener listener = new Listener();
             try (FrameStream stream = client.stream("m", 2, listener)) {
                 stream.offer(new byte[1]);
-                String heard = "";
+                String event = "";
                 // A frame that no thread had taken yet is replaced by the next; an answer proves that two were sent.
-                while (!heard.startsWith("result")) {
+                while (!event.startsWith("result")) {
                     stream.offer(new byte[1]);
-                    heard = listener.next();
-                    assertTrue(heard, heard.startsWith("result") || heard.startsWith("dropped"));
+                    event = listener.next();
+                    assertTrue(event, event.startsWith("result") || event.startsWith("dropped"));
                 }
             }
         }
@@ -141,10 +141,10 @@ public class FrameStreamTest {
             assertTrue(first.await(10, TimeUnit.SECONDS));
             stream.offer(new byte[1]);
             stream.close();
-            List<String> both = new ArrayList<>();
-            both.add(listener.next());
-            both.add(listener.next());
-            assertTrue(both.toString(), both.contains("dropped 2") && both.contains("CANCELLED 1"));
+            List<String> answers = new ArrayList<>();
+            answers.add(listener.next());
+            answers.add(listener.next());
+            assertTrue(answers.toString(), answers.contains("dropped 2") && answers.contains("CANCELLED 1"));
             try {
                 stream.offer(new byte[1]);
                 fail("taken");
@@ -166,7 +166,7 @@ public class FrameStreamTest {
             try (FrameStream stream = client.stream("m", listener)) {
                 stream.offer(new byte[1]);
                 Runnable callback = queue.poll(10, TimeUnit.SECONDS);
-                assertTrue(listener.heard.isEmpty());
+                assertTrue(listener.events.isEmpty());
                 callback.run();
                 assertEquals("result 1", listener.next());
             }

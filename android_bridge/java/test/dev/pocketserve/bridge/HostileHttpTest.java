@@ -17,22 +17,22 @@ import java.util.List;
 import java.util.Random;
 import org.junit.Test;
 
-/** What took the server's HTTP port answers with anything, slowly, or not at all: each call ends, with a code. */
+/** A program that took the server's HTTP port answers with anything, slowly, or not at all: each call ends, with a code. */
 public class HostileHttpTest {
     private static final int LIMIT = 30_000;
     private static final Charset LATIN_1 = Charset.forName("ISO-8859-1");
 
-    /** What to do with one connection, whose request was not read; returning closes it. */
+    /** A part to play on one connection, whose request was not read; returning closes it. */
     private interface Script {
         void run(InputStream in, OutputStream out) throws Exception;
     }
 
     /** Follows a script on each connection. */
-    private static final class Stranger implements Closeable {
+    private static final class HostileServer implements Closeable {
         final ServerSocket listener = new ServerSocket(0, 50, InetAddress.getByName("127.0.0.1"));
         private final List<Thread> threads = new ArrayList<>();
 
-        Stranger(Script script) throws IOException {
+        HostileServer(Script script) throws IOException {
             start(() -> {
                 while (true) {
                     Socket socket = listener.accept();
@@ -56,7 +56,7 @@ public class HostileHttpTest {
                 } catch (Exception clientLeft) {
                     return;
                 }
-            }, "stranger");
+            }, "hostile-server");
             thread.setDaemon(true);
             threads.add(thread);
             thread.start();
@@ -75,13 +75,13 @@ public class HostileHttpTest {
 
     /** Reads the head of a request. */
     private static void head(InputStream in) throws IOException {
-        int seen = 0;
-        while (seen < 4) {
+        int count = 0;
+        while (count < 4) {
             int next = in.read();
             if (next < 0) {
                 throw new IOException("the client left");
             }
-            seen = next == (seen % 2 == 0 ? '\r' : '\n') ? seen + 1 : 0;
+            count = next == (count % 2 == 0 ? '\r' : '\n') ? count + 1 : 0;
         }
     }
 
@@ -90,19 +90,19 @@ public class HostileHttpTest {
         out.flush();
     }
 
-    private static void drip(OutputStream out, String begin, String again) throws Exception {
+    private static void drip(OutputStream out, String begin, String repeated) throws Exception {
         send(out, begin);
         while (true) {
-            send(out, again);
+            send(out, repeated);
             Thread.sleep(20);
         }
     }
 
     @Test(timeout = LIMIT)
     public void aHeadThatNeverEndsIsBounded() throws Exception {
-        try (Stranger stranger = new Stranger((in, out) -> drip(out, "HTTP/1.1 200 OK\r\n", "X-A: b\r\n"));
-                PocketServe client = stranger.client().timeoutMs(300).build()) {
-            Faulty.of(PocketServeException.TIMEOUT, client::models);
+        try (HostileServer peer = new HostileServer((in, out) -> drip(out, "HTTP/1.1 200 OK\r\n", "X-A: b\r\n"));
+                PocketServe client = peer.client().timeoutMs(300).build()) {
+            ExpectedFailure.of(PocketServeException.TIMEOUT, client::models);
         }
     }
 
@@ -113,13 +113,13 @@ public class HostileHttpTest {
             for (int i = 0; i < 1000; i++) {
                 many.append(interim);
             }
-            try (Stranger stranger = new Stranger((in, out) -> {
+            try (HostileServer peer = new HostileServer((in, out) -> {
                 while (true) {
                     send(out, many.toString());
                 }
-            }); PocketServe client = stranger.client().timeoutMs(5000).maxAnswerBytes(100_000).build()) {
-                assertFalse(Faulty.of(client::models).getCode().isEmpty());
-                assertFalse(Faulty.of(() -> client.classify("m", new byte[5])).getCode().isEmpty());
+            }); PocketServe client = peer.client().timeoutMs(5000).maxAnswerBytes(100_000).build()) {
+                assertFalse(ExpectedFailure.of(client::models).getCode().isEmpty());
+                assertFalse(ExpectedFailure.of(() -> client.classify("m", new byte[5])).getCode().isEmpty());
             }
         }
     }
@@ -127,20 +127,20 @@ public class HostileHttpTest {
     @Test(timeout = LIMIT)
     public void aBodyThatDripsIsBounded() throws Exception {
         for (String length : new String[] {"Content-Length: 90000\r\n", "Transfer-Encoding: chunked\r\n", ""}) {
-            try (Stranger stranger = new Stranger((in, out) ->
+            try (HostileServer peer = new HostileServer((in, out) ->
                     drip(out, "HTTP/1.1 200 OK\r\n" + length + "\r\n", length.startsWith("T") ? "1\r\nx\r\n" : "x"));
-                    PocketServe client = stranger.client().timeoutMs(300).build()) {
-                Faulty.of(PocketServeException.TIMEOUT, client::models);
+                    PocketServe client = peer.client().timeoutMs(300).build()) {
+                ExpectedFailure.of(PocketServeException.TIMEOUT, client::models);
             }
         }
     }
 
     @Test(timeout = LIMIT)
     public void aServerThatNeverReadsIsBounded() throws Exception {
-        try (Stranger stranger = new Stranger((in, out) -> Thread.sleep(LIMIT));
-                PocketServe client = stranger.client().timeoutMs(300).build()) {
+        try (HostileServer peer = new HostileServer((in, out) -> Thread.sleep(LIMIT));
+                PocketServe client = peer.client().timeoutMs(300).build()) {
             byte[] large = new byte[32 << 20];
-            Faulty.of(PocketServeException.TIMEOUT, () -> client.classify("m", large));
+            ExpectedFailure.of(PocketServeException.TIMEOUT, () -> client.classify("m", large));
         }
     }
 
@@ -149,12 +149,12 @@ public class HostileHttpTest {
         for (String status : new String[] {"200 OK", "500 No"}) {
             for (char open : new char[] {'[', '{'}) {
                 String json = repeated(open == '[' ? "[" : "{\"a\":", 200_000);
-                try (Stranger stranger = new Stranger((in, out) -> {
+                try (HostileServer peer = new HostileServer((in, out) -> {
                     head(in);
                     send(out, "HTTP/1.1 " + status + "\r\nContent-Type: application/json\r\nContent-Length: "
                             + json.length() + "\r\n\r\n" + json);
-                }); PocketServe client = stranger.client().build()) {
-                    Faulty.of(PocketServeException.BAD_ANSWER, client::models);
+                }); PocketServe client = peer.client().build()) {
+                    ExpectedFailure.of(PocketServeException.BAD_ANSWER, client::models);
                 }
             }
         }
@@ -162,20 +162,20 @@ public class HostileHttpTest {
 
     @Test(timeout = LIMIT)
     public void anAnnouncementAloneTakesNoMemory() throws Exception {
-        try (Stranger stranger = new Stranger((in, out) -> {
+        try (HostileServer peer = new HostileServer((in, out) -> {
             head(in);
             send(out, "HTTP/1.1 200 OK\r\nContent-Length: " + (Integer.MAX_VALUE - 8) + "\r\n\r\n{");
-        }); PocketServe client = stranger.client().maxAnswerBytes(Integer.MAX_VALUE).build()) {
-            PocketServeException error = Faulty.of(PocketServeException.CONNECTION_LOST, client::models);
+        }); PocketServe client = peer.client().maxAnswerBytes(Integer.MAX_VALUE).build()) {
+            PocketServeException error = ExpectedFailure.of(PocketServeException.CONNECTION_LOST, client::models);
             assertTrue(error.getMessage(), error.getMessage().contains("ended after 1 of"));
         }
     }
 
     @Test(timeout = LIMIT)
     public void closedClientsLeaveNoThread() throws Exception {
-        try (Stranger stranger = new Stranger((in, out) -> drip(out, "HTTP/1.1 200 OK\r\n", "X-A: b\r\n"));
-                PocketServe client = stranger.client().timeoutMs(100).build()) {
-            Faulty.of(PocketServeException.TIMEOUT, client::models);
+        try (HostileServer peer = new HostileServer((in, out) -> drip(out, "HTTP/1.1 200 OK\r\n", "X-A: b\r\n"));
+                PocketServe client = peer.client().timeoutMs(100).build()) {
+            ExpectedFailure.of(PocketServeException.TIMEOUT, client::models);
         }
         assertEquals(0, Leaks.threads());
     }
@@ -204,16 +204,16 @@ public class HostileHttpTest {
                 answer.replace(at, Math.min(answer.length(), at + random.nextInt(12)),
                         strange[random.nextInt(strange.length)]);
             }
-            String said = answer.toString();
-            try (Stranger stranger = new Stranger((in, out) -> {
+            String text = answer.toString();
+            try (HostileServer peer = new HostileServer((in, out) -> {
                 head(in);
-                send(out, said);
-            }); PocketServe client = stranger.client().timeoutMs(5000).build()) {
+                send(out, text);
+            }); PocketServe client = peer.client().timeoutMs(5000).build()) {
                 client.models();
             } catch (PocketServeException error) {
-                assertFalse(said, error.getCode().isEmpty());
+                assertFalse(text, error.getCode().isEmpty());
             } catch (RuntimeException | Error error) {
-                throw new AssertionError(said, error);
+                throw new AssertionError(text, error);
             }
         }
     }

@@ -27,7 +27,7 @@ import org.junit.Test;
 public class HttpClientTest {
     private static final int LIMIT = 30_000;
 
-    /** How to answer one request. */
+    /** Answers one request. */
     private interface Handler {
         void handle(HttpExchange exchange, byte[] body) throws IOException;
     }
@@ -82,16 +82,16 @@ public class HttpClientTest {
 
     @Test(timeout = LIMIT)
     public void requestsSayWhatTheyCarry() throws Exception {
-        AtomicReference<String> seen = new AtomicReference<>();
+        AtomicReference<String> request = new AtomicReference<>();
         AtomicReference<com.sun.net.httpserver.Headers> headers = new AtomicReference<>();
         try (Web web = new Web((exchange, body) -> {
-            seen.set(exchange.getRequestMethod() + " " + exchange.getRequestURI() + " " + body.length);
+            request.set(exchange.getRequestMethod() + " " + exchange.getRequestURI() + " " + body.length);
             headers.set(exchange.getRequestHeaders());
             answer(exchange, 200, "application/json", "{\"predictions\":[]}");
         }); PocketServe client = web.client()) {
             client.predict("a b", new byte[300_000], "image/jpeg", new PredictOptions().topK(2));
         }
-        assertEquals("POST /predictions/a%20b?top_k=2 300000", seen.get());
+        assertEquals("POST /predictions/a%20b?top_k=2 300000", request.get());
         assertEquals("300000", headers.get().getFirst("Content-Length"));
         assertEquals("Bearer " + FakePeer.TOKEN, headers.get().getFirst("Authorization"));
         assertEquals("image/jpeg", headers.get().getFirst("Content-Type"));
@@ -119,14 +119,14 @@ public class HttpClientTest {
 
     @Test(timeout = LIMIT)
     public void theTokenIsNotShownWhereItIsNotNeeded() throws Exception {
-        AtomicReference<String> seen = new AtomicReference<>("unset");
+        AtomicReference<String> request = new AtomicReference<>("unset");
         try (Web web = new Web((exchange, body) -> {
-            seen.set(exchange.getRequestHeaders().getFirst("Authorization"));
+            request.set(exchange.getRequestHeaders().getFirst("Authorization"));
             answer(exchange, 200, "application/json", "{}");
         }); PocketServe client = web.client()) {
             assertTrue(client.isLive());
         }
-        assertNull(seen.get());
+        assertNull(request.get());
     }
 
     @Test(timeout = LIMIT)
@@ -135,7 +135,7 @@ public class HttpClientTest {
             exchange.getResponseHeaders().set("Retry-After", "2");
             answer(exchange, 429, "application/json", "{\"error\":\"full\",\"code\":\"QUEUE_FULL\"}");
         }); PocketServe client = web.client()) {
-            PocketServeException error = Faulty.of("QUEUE_FULL", () -> client.classify("m", new byte[9]));
+            PocketServeException error = ExpectedFailure.of("QUEUE_FULL", () -> client.classify("m", new byte[9]));
             assertEquals(2000, error.getRetryAfterMs());
             assertEquals(429, error.getStatus());
             assertEquals(1, web.requests.get());
@@ -148,9 +148,9 @@ public class HttpClientTest {
             exchange.getResponseHeaders().set("WWW-Authenticate", "Bearer");
             answer(exchange, 401, "application/json", "{\"error\":\"who?\",\"code\":\"UNAUTHORIZED\"}");
         }); PocketServe client = web.client()) {
-            Faulty.of(PocketServeException.TOKEN_UNKNOWN, client::models);
+            ExpectedFailure.of(PocketServeException.TOKEN_UNKNOWN, client::models);
             PocketServeException error =
-                    Faulty.of(PocketServeException.TOKEN_UNKNOWN, () -> client.classify("m", new byte[9]));
+                    ExpectedFailure.of(PocketServeException.TOKEN_UNKNOWN, () -> client.classify("m", new byte[9]));
             assertEquals(401, error.getStatus());
         }
     }
@@ -161,7 +161,7 @@ public class HttpClientTest {
             exchange.getResponseHeaders().set("Location", "/elsewhere");
             answer(exchange, 302, "text/plain", "");
         }); PocketServe client = web.client()) {
-            assertEquals(302, Faulty.of(PocketServeException.BAD_ANSWER, client::models).getStatus());
+            assertEquals(302, ExpectedFailure.of(PocketServeException.BAD_ANSWER, client::models).getStatus());
             assertEquals(1, web.requests.get());
         }
     }
@@ -173,7 +173,7 @@ public class HttpClientTest {
                 exchange.sendResponseHeaders(200, announced ? 200_000 : 0);
                 exchange.getResponseBody().write(new byte[200_000]);
             }); PocketServe client = web.client()) {
-                PocketServeException error = Faulty.of(PocketServeException.BAD_ANSWER, client::models);
+                PocketServeException error = ExpectedFailure.of(PocketServeException.BAD_ANSWER, client::models);
                 assertTrue(error.getMessage(), error.getMessage().contains("maxAnswerBytes"));
             }
         }
@@ -186,17 +186,17 @@ public class HttpClientTest {
                 exchange.getResponseHeaders().set("Inference-Header-Content-Length", length);
                 answer(exchange, 200, "application/octet-stream", "{}");
             }); PocketServe client = web.client()) {
-                Faulty.of(PocketServeException.BAD_ANSWER, client::models);
+                ExpectedFailure.of(PocketServeException.BAD_ANSWER, client::models);
             }
         }
     }
 
     @Test(timeout = LIMIT)
     public void aCallEndsWithItsTime() throws Exception {
-        CountDownLatch over = new CountDownLatch(1);
-        try (Web web = new Web((exchange, body) -> await(over)); PocketServe client = web.client(1000)) {
-            Faulty.of(PocketServeException.TIMEOUT, client::models);
-            over.countDown();
+        CountDownLatch finished = new CountDownLatch(1);
+        try (Web web = new Web((exchange, body) -> await(finished)); PocketServe client = web.client(1000)) {
+            ExpectedFailure.of(PocketServeException.TIMEOUT, client::models);
+            finished.countDown();
         }
     }
 
@@ -211,47 +211,47 @@ public class HttpClientTest {
     @Test(timeout = LIMIT)
     public void aCallCanBeCancelled() throws Exception {
         CountDownLatch received = new CountDownLatch(1);
-        CountDownLatch over = new CountDownLatch(1);
-        CountDownLatch told = new CountDownLatch(1);
+        CountDownLatch finished = new CountDownLatch(1);
+        CountDownLatch notified = new CountDownLatch(1);
         AtomicReference<String> code = new AtomicReference<>();
         try (Web web = new Web((exchange, body) -> {
             received.countDown();
-            await(over);
+            await(finished);
         }); PocketServe client = web.client()) {
             Call call = client.async().classify("m", new byte[10], null, new Callback<Prediction>() {
                 @Override
                 public void onResult(Prediction result) {
-                    told.countDown();
+                    notified.countDown();
                 }
 
                 @Override
                 public void onError(PocketServeException error) {
                     code.set(error.getCode());
-                    told.countDown();
+                    notified.countDown();
                 }
             });
             assertTrue(received.await(10, TimeUnit.SECONDS));
             call.cancel();
-            assertTrue(told.await(10, TimeUnit.SECONDS));
+            assertTrue(notified.await(10, TimeUnit.SECONDS));
             assertEquals(PocketServeException.CANCELLED, code.get());
-            over.countDown();
+            finished.countDown();
         }
     }
 
     @Test(timeout = LIMIT)
     public void closingEndsCalls() throws Exception {
         CountDownLatch received = new CountDownLatch(1);
-        CountDownLatch over = new CountDownLatch(1);
+        CountDownLatch finished = new CountDownLatch(1);
         AtomicReference<PocketServe> closing = new AtomicReference<>();
         try (Web web = new Web((exchange, body) -> {
             closing.get().close();
             received.countDown();
-            await(over);
+            await(finished);
         }); PocketServe client = web.client()) {
             closing.set(client);
-            Faulty.of(PocketServeException.CLOSED, client::models);
-            Faulty.of(PocketServeException.CLOSED, client::models);
-            over.countDown();
+            ExpectedFailure.of(PocketServeException.CLOSED, client::models);
+            ExpectedFailure.of(PocketServeException.CLOSED, client::models);
+            finished.countDown();
         }
     }
 
@@ -273,13 +273,13 @@ public class HttpClientTest {
             thread.start();
             try (PocketServe client = PocketServe.builder().transport(Transport.HTTP)
                     .httpPort(listener.getLocalPort()).build()) {
-                Faulty.of(PocketServeException.CONNECTION_LOST, () -> {
+                ExpectedFailure.of(PocketServeException.CONNECTION_LOST, () -> {
                     client.load("m");
                     return null;
                 });
                 int once = accepted.get();
                 assertEquals(1, once);
-                Faulty.of(PocketServeException.CONNECTION_LOST, () -> client.classify("m", new byte[5]));
+                ExpectedFailure.of(PocketServeException.CONNECTION_LOST, () -> client.classify("m", new byte[5]));
                 assertEquals(3, accepted.get() - once);
             }
         }
@@ -288,24 +288,24 @@ public class HttpClientTest {
     @Test(timeout = LIMIT)
     public void autoTakesHttpOnlyWhereNobodyHasTheSocketsPort() throws Exception {
         try (Web web = new Web((exchange, body) -> answer(exchange, 200, "application/json", "{\"models\":[\"h\"]}"));
-                FakePeer stranger = new FakePeer(c -> c.send("hello".getBytes(FakePeer.UTF_8)));
+                FakePeer peer = new FakePeer(c -> c.send("hello".getBytes(FakePeer.UTF_8)));
                 FakePeer server = new FakePeer(c -> c.handshake().serve())) {
             PocketServe.Builder builder = PocketServe.builder().transport(Transport.AUTO).token(FakePeer.TOKEN)
                     .httpPort(web.server.getAddress().getPort());
             try (PocketServe client = builder.socketPort(server.port()).build()) {
                 assertEquals("GET /v2/models", client.models().get(0));
             }
-            try (PocketServe client = builder.socketPort(stranger.port()).build()) {
-                Faulty.of(PocketServeException.NOT_OUR_SERVER, client::models);
+            try (PocketServe client = builder.socketPort(peer.port()).build()) {
+                ExpectedFailure.of(PocketServeException.NOT_OUR_SERVER, client::models);
             }
             assertEquals(0, web.requests.get());
             int free;
-            try (ServerSocket taken = new ServerSocket(0)) {
-                free = taken.getLocalPort();
+            try (ServerSocket occupied = new ServerSocket(0)) {
+                free = occupied.getLocalPort();
             }
             try (PocketServe client = builder.socketPort(free).reconnectMs(0).build()) {
-                String said = Faulty.of(PocketServeException.SERVER_UNREACHABLE, client::models).getMessage();
-                assertTrue(said, said.contains("httpFallback(true)"));
+                String message = ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE, client::models).getMessage();
+                assertTrue(message, message.contains("httpFallback(true)"));
             }
             assertEquals(0, web.requests.get());
             try (PocketServe client = builder.token(null).build()) {

@@ -2,12 +2,12 @@ package dev.pocketserve.bridge;
 
 import java.lang.ref.WeakReference;
 
-/** What a client must not leave behind. */
+/** Looks for what a client must not leave behind. */
 final class Leaks {
     private Leaks() {
     }
 
-    /** How many of the library's threads do not end. */
+    /** Counts the library's threads that do not end. */
     static int threads() throws InterruptedException {
         int left = 0;
         for (Thread thread : Thread.getAllStackTraces().keySet()) {

@@ -17,17 +17,17 @@ import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.junit.Test;
 
-/** What an app may rely on when screens come and go: nothing is held, nothing is left, nothing is told twice. */
+/** Promises that an app may rely on when screens come and go: nothing is held, nothing is left, nothing is told twice. */
 public class LifecycleTest {
     private static final int LIMIT = 30_000;
     private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
 
-    private static FakePeer silent(CountDownLatch asked) throws Exception {
+    private static FakePeer silent(CountDownLatch requested) throws Exception {
         return new FakePeer(c -> {
             c.handshake();
             while (true) {
                 c.next(FrameType.REQUEST);
-                asked.countDown();
+                requested.countDown();
             }
         });
     }
@@ -36,23 +36,23 @@ public class LifecycleTest {
 
     @Test(timeout = LIMIT)
     public void aClosedClientEndsItsStreams() throws Exception {
-        Ear<Void> ear = new Ear<>();
-        CountDownLatch asked = new CountDownLatch(1);
+        RecordingCallback<Void> callback = new RecordingCallback<>();
+        CountDownLatch requested = new CountDownLatch(1);
         FrameStream stream;
-        try (FakePeer peer = silent(asked); PocketServe client = peer.client().build()) {
-            stream = client.stream("m", ear);
+        try (FakePeer peer = silent(requested); PocketServe client = peer.client().build()) {
+            stream = client.stream("m", callback);
             stream.offer(new byte[1]);
-            assertTrue(asked.await(10, TimeUnit.SECONDS));
+            assertTrue(requested.await(10, TimeUnit.SECONDS));
             stream.offer(new byte[1]);
         }
-        List<String> both = new ArrayList<>();
-        both.add(ear.next());
-        both.add(ear.next());
-        assertTrue(both.toString(), both.contains("CLOSED 1") && both.contains("CLOSED 2"));
+        List<String> outcomes = new ArrayList<>();
+        outcomes.add(callback.next());
+        outcomes.add(callback.next());
+        assertTrue(outcomes.toString(), outcomes.contains("CLOSED 1") && outcomes.contains("CLOSED 2"));
         assertEquals(0, Leaks.threads());
         // The camera has not noticed yet: that must not end the app.
         assertEquals(3, stream.offer(new byte[1]));
-        assertEquals("CLOSED 3", ear.next());
+        assertEquals("CLOSED 3", callback.next());
         stream.close();
         stream.close();
         try {
@@ -61,7 +61,7 @@ public class LifecycleTest {
         } catch (IllegalStateException expected) {
             assertTrue(expected.getMessage().contains("closed"));
         }
-        assertTrue(ear.heard.isEmpty());
+        assertTrue(callback.events.isEmpty());
     }
 
     @Test(timeout = LIMIT)
@@ -70,7 +70,7 @@ public class LifecycleTest {
         client.close();
         client.close();
         try {
-            client.stream("m", new Ear<Void>());
+            client.stream("m", new RecordingCallback<Void>());
             fail("opened");
         } catch (IllegalStateException expected) {
             assertTrue(expected.getMessage().contains("closed"));
@@ -81,43 +81,43 @@ public class LifecycleTest {
     /** Behind a port that accepts and says nothing, as that of a frozen server. */
     @Test(timeout = LIMIT)
     public void closingEndsAHandshake() throws Exception {
-        CountDownLatch begun = new CountDownLatch(1);
+        CountDownLatch started = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
             c.next();
-            begun.countDown();
+            started.countDown();
             c.untilClosed();
         })) {
             PocketServe client = peer.client().build();
-            Ear<List<String>> ear = new Ear<>();
-            client.async().models(ear);
-            assertTrue(begun.await(10, TimeUnit.SECONDS));
+            RecordingCallback<List<String>> callback = new RecordingCallback<>();
+            client.async().models(callback);
+            assertTrue(started.await(10, TimeUnit.SECONDS));
             client.close();
-            assertEquals(PocketServeException.CLOSED, ear.next());
+            assertEquals(PocketServeException.CLOSED, callback.next());
         }
         assertEquals(0, Leaks.threads());
     }
 
     @Test(timeout = LIMIT)
     public void cancellingEndsAHandshakeAndLetsTheNextCallTry() throws Exception {
-        CountDownLatch begun = new CountDownLatch(1);
+        CountDownLatch started = new CountDownLatch(1);
         CountDownLatch left = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
             c.next();
-            begun.countDown();
+            started.countDown();
             try {
                 c.untilClosed();
             } finally {
                 left.countDown();
             }
         }, c -> c.handshake().serve()); PocketServe client = peer.client().build()) {
-            Ear<List<String>> ear = new Ear<>();
-            Call call = client.async().models(ear);
-            assertTrue(begun.await(10, TimeUnit.SECONDS));
-            client.async().models(ear); // waits for the one that connects
+            RecordingCallback<List<String>> callback = new RecordingCallback<>();
+            Call call = client.async().models(callback);
+            assertTrue(started.await(10, TimeUnit.SECONDS));
+            client.async().models(callback); // waits for the one that connects
             call.cancel();
-            assertEquals(PocketServeException.CANCELLED, ear.next());
+            assertEquals(PocketServeException.CANCELLED, callback.next());
             assertTrue(left.await(10, TimeUnit.SECONDS));
-            assertEquals("result", ear.next());
+            assertEquals("result", callback.next());
             assertEquals(2, peer.accepted());
         }
     }
@@ -127,14 +127,14 @@ public class LifecycleTest {
     public void manyClientsLeaveNothing() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().serve())) {
             for (int i = 0; i < 20; i++) {
-                Ear<List<String>> ear = new Ear<>();
+                RecordingCallback<List<String>> callback = new RecordingCallback<>();
                 try (PocketServe client = peer.client().build()) {
-                    client.async().models(ear);
-                    assertEquals("result", ear.next());
-                    client.stream("m", ear);
-                    client.async().models(ear);
+                    client.async().models(callback);
+                    assertEquals("result", callback.next());
+                    client.stream("m", callback);
+                    client.async().models(callback);
                 }
-                String last = ear.next();
+                String last = callback.next();
                 assertTrue(last, last.equals("result") || last.equals(PocketServeException.CLOSED));
             }
         }
@@ -144,39 +144,39 @@ public class LifecycleTest {
     // A call is cancelled
 
     /** In a method of its own, so that no local variable holds what the library should have forgotten. */
-    private static Call ask(PocketServe client, BlockingQueue<String> heard, List<WeakReference<?>> held) {
+    private static Call ask(PocketServe client, BlockingQueue<String> events, List<WeakReference<?>> references) {
         byte[] picture = new byte[1000];
-        Ear<Prediction> ear = new Ear<>(heard);
-        held.add(new WeakReference<Object>(picture));
-        held.add(new WeakReference<Object>(ear));
-        return client.async().classify("m", picture, null, ear);
+        RecordingCallback<Prediction> callback = new RecordingCallback<>(events);
+        references.add(new WeakReference<Object>(picture));
+        references.add(new WeakReference<Object>(callback));
+        return client.async().classify("m", picture, null, callback);
     }
 
     @Test(timeout = LIMIT)
     public void aCancelledCallForgetsItsCallbackAndItsInput() throws Exception {
-        CountDownLatch asked = new CountDownLatch(4);
+        CountDownLatch requested = new CountDownLatch(4);
         String limits = FakePeer.LIMITS;
         assertTrue(limits.contains("\"max_inflight\":4"));
-        try (FakePeer peer = silent(asked); PocketServe client = peer.client().build()) {
+        try (FakePeer peer = silent(requested); PocketServe client = peer.client().build()) {
             List<Call> calls = new ArrayList<>();
-            List<WeakReference<?>> held = new ArrayList<>();
-            BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+            List<WeakReference<?>> references = new ArrayList<>();
+            BlockingQueue<String> events = new LinkedBlockingQueue<>();
             for (int i = 0; i < 12; i++) { // four at the server, four that wait for room, four without a thread
-                calls.add(ask(client, heard, held));
+                calls.add(ask(client, events, references));
             }
-            assertTrue(asked.await(10, TimeUnit.SECONDS));
+            assertTrue(requested.await(10, TimeUnit.SECONDS));
             for (Call call : calls) {
                 call.cancel();
                 assertTrue(call.isDone());
                 call.cancel();
             }
-            for (WeakReference<?> object : held) {
+            for (WeakReference<?> object : references) {
                 Leaks.awaitForgotten(object);
             }
             for (int i = 0; i < 12; i++) {
-                assertEquals(PocketServeException.CANCELLED, heard.poll(10, TimeUnit.SECONDS));
+                assertEquals(PocketServeException.CANCELLED, events.poll(10, TimeUnit.SECONDS));
             }
-            assertTrue(heard.isEmpty());
+            assertTrue(events.isEmpty());
         }
     }
 
@@ -187,20 +187,20 @@ public class LifecycleTest {
             c.respond(c.next().requestId(), 200, SEEN);
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
-            BlockingQueue<String> heard = new LinkedBlockingQueue<>();
-            List<WeakReference<?>> held = new ArrayList<>();
-            Call call = ask(client, heard, held);
-            assertEquals("result", heard.poll(10, TimeUnit.SECONDS));
-            for (WeakReference<?> object : held) {
+            BlockingQueue<String> events = new LinkedBlockingQueue<>();
+            List<WeakReference<?>> references = new ArrayList<>();
+            Call call = ask(client, events, references);
+            assertEquals("result", events.poll(10, TimeUnit.SECONDS));
+            for (WeakReference<?> object : references) {
                 Leaks.awaitForgotten(object);
             }
             assertTrue(call.isDone());
             call.cancel();
-            assertTrue(heard.isEmpty());
+            assertTrue(events.isEmpty());
         }
     }
 
-    // Where callbacks run
+    // Threads of callbacks
 
     @Test(timeout = LIMIT)
     public void withoutAnExecutorTheyRunOnAThreadOfTheLibrary() throws Exception {
@@ -210,27 +210,27 @@ public class LifecycleTest {
             c.respond(c.next().requestId(), 200, SEEN);
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
-            Ear<Prediction> ear = new Ear<>();
-            client.async().classify("m", new byte[1], null, ear);
-            assertEquals("result", ear.next());
-            assertEquals("pocketserve-call", ear.threads.poll());
-            client.stream("m", ear).offer(new byte[1]);
-            assertEquals("result 1", ear.next());
-            assertEquals("pocketserve-stream", ear.threads.poll());
+            RecordingCallback<Prediction> callback = new RecordingCallback<>();
+            client.async().classify("m", new byte[1], null, callback);
+            assertEquals("result", callback.next());
+            assertEquals("pocketserve-call", callback.threads.poll());
+            client.stream("m", callback).offer(new byte[1]);
+            assertEquals("result 1", callback.next());
+            assertEquals("pocketserve-stream", callback.threads.poll());
         }
     }
 
     @Test(timeout = LIMIT)
     public void anExecutorThatWasShutDownHasNobodyWhoListens() throws Exception {
-        CountDownLatch refused = new CountDownLatch(2);
+        CountDownLatch rejected = new CountDownLatch(2);
         try (FakePeer peer = new FakePeer(c -> c.handshake().serve());
                 PocketServe client = peer.client().callbackExecutor(work -> {
-                    refused.countDown();
+                    rejected.countDown();
                     throw new RejectedExecutionException();
                 }).build()) {
-            client.async().models(new Ear<List<String>>());
-            client.async().models(new Ear<List<String>>());
-            assertTrue(refused.await(10, TimeUnit.SECONDS));
+            client.async().models(new RecordingCallback<List<String>>());
+            client.async().models(new RecordingCallback<List<String>>());
+            assertTrue(rejected.await(10, TimeUnit.SECONDS));
             assertEquals(1, client.models().size());
         }
     }
@@ -240,19 +240,19 @@ public class LifecycleTest {
     @Test(timeout = LIMIT)
     public void wrongArgumentsAreRefusedWhereTheCallIsMade() throws Exception {
         try (PocketServe client = PocketServe.builder().build()) {
-            Ear<Prediction> ear = new Ear<>();
-            Ear<Void> empty = new Ear<>();
-            FrameStream stream = client.stream("m", ear);
+            RecordingCallback<Prediction> callback = new RecordingCallback<>();
+            RecordingCallback<Void> empty = new RecordingCallback<>();
+            FrameStream stream = client.stream("m", callback);
             PredictOptions none = null;
-            Faulty.Attempt[] wrong = {
+            ExpectedFailure.Attempt[] wrong = {
                 () -> client.classify(null, new byte[1]), () -> client.classify("", new byte[1]),
                 () -> client.classify("m", null), () -> client.infer("m", (Tensor) null),
-                () -> client.async().classify(null, new byte[1], none, ear),
-                () -> client.async().classify("m", null, none, ear),
+                () -> client.async().classify(null, new byte[1], none, callback),
+                () -> client.async().classify("m", null, none, callback),
                 () -> client.async().classify("m", new byte[1], none, null),
                 () -> client.async().load("", false, empty), () -> client.async().models(null),
-                () -> client.stream("m", null), () -> client.stream("m", 0, ear), () -> client.stream("m", 17, ear),
-                () -> client.stream(null, ear), () -> stream.offer(null),
+                () -> client.stream("m", null), () -> client.stream("m", 0, callback), () -> client.stream("m", 17, callback),
+                () -> client.stream(null, callback), () -> stream.offer(null),
                 () -> PocketServe.builder().host(null), () -> PocketServe.builder().transport(null),
                 () -> PocketServe.builder().callbackExecutor(null),
             };
@@ -264,7 +264,7 @@ public class LifecycleTest {
                     assertFalse(expected.getMessage().isEmpty());
                 }
             }
-            assertTrue(ear.heard.isEmpty() && empty.heard.isEmpty());
+            assertTrue(callback.events.isEmpty() && empty.events.isEmpty());
             stream.close();
         }
     }
@@ -282,12 +282,12 @@ public class LifecycleTest {
             c.respond(frame.requestId(), 200, "{\"outputs\":[]}");
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
-            Ear<InferResult> ear = new Ear<>();
+            RecordingCallback<InferResult> callback = new RecordingCallback<>();
             InferOptions options = new InferOptions().version("one");
-            client.async().infer("m", options, ear, Tensor.of("x", new int[1], 1));
+            client.async().infer("m", options, callback, Tensor.of("x", new int[1], 1));
             options.version("two");
             changed.countDown();
-            assertEquals("result", ear.next());
+            assertEquals("result", callback.next());
             assertEquals("POST /v2/models/m/versions/one/infer", targets.poll());
         }
     }
@@ -311,7 +311,7 @@ public class LifecycleTest {
             }
         }, c -> c.handshake().serve());
                 PocketServe client = peer.client().maxAnswerBytes(Integer.MAX_VALUE).build()) {
-            PocketServeException error = Faulty.of(PocketServeException.BAD_ANSWER, client::models);
+            PocketServeException error = ExpectedFailure.of(PocketServeException.BAD_ANSWER, client::models);
             assertTrue(error.getMessage(), error.getMessage().contains("no memory"));
             assertEquals(1, client.models().size());
         }

@@ -107,13 +107,13 @@ public abstract class LiveCases {
 
     @Test(timeout = LIMIT)
     public void faultsKeepTheServersCode() throws Exception {
-        assertEquals(404, Faulty.of("MODEL_NOT_FOUND", () -> client.classify("nothing", digit(1))).getStatus());
-        Faulty.of("VERSION_NOT_FOUND",
+        assertEquals(404, ExpectedFailure.of("MODEL_NOT_FOUND", () -> client.classify("nothing", digit(1))).getStatus());
+        ExpectedFailure.of("VERSION_NOT_FOUND",
                 () -> client.classify("digits", digit(1), new PredictOptions().version("none")));
-        Faulty.of("INVALID_INPUT", () -> client.classify("digits", "no picture".getBytes(FakePeer.UTF_8)));
-        Faulty.of("INVALID_PARAMETER",
+        ExpectedFailure.of("INVALID_INPUT", () -> client.classify("digits", "no picture".getBytes(FakePeer.UTF_8)));
+        ExpectedFailure.of("INVALID_PARAMETER",
                 () -> client.classify("digits", digit(1), new PredictOptions().parameter("nonsense", "1")));
-        Faulty.of("INVALID_TENSOR", () -> client.infer("digits", Tensor.of("image", new float[7], 7)));
+        ExpectedFailure.of("INVALID_TENSOR", () -> client.infer("digits", Tensor.of("image", new float[7], 7)));
         assertEquals("7", client.classify("digits", digit(7)).getBest().getLabel());
     }
 
@@ -126,28 +126,28 @@ public abstract class LiveCases {
         client.load("petals", true);
         assertTrue(client.isModelReady("petals", "tflite"));
         assertFalse(client.isModelReady("petals", "none"));
-        boolean found = false;
+        boolean listed = false;
         for (ModelState state : client.index()) {
-            found |= state.getName().equals("petals") && state.getState().equals("READY");
+            listed |= state.getName().equals("petals") && state.getState().equals("READY");
         }
-        assertTrue(found);
+        assertTrue(listed);
     }
 
     @Test(timeout = LIMIT)
     public void aWrongTokenIsRefused() throws Exception {
-        try (PocketServe stranger = builder(transport()).token(FakePeer.TOKEN).build()) {
-            Faulty.of(PocketServeException.TOKEN_UNKNOWN, stranger::models);
-            Faulty.of(PocketServeException.TOKEN_UNKNOWN, () -> stranger.classify("digits", digit(1)));
+        try (PocketServe untrusted = builder(transport()).token(FakePeer.TOKEN).build()) {
+            ExpectedFailure.of(PocketServeException.TOKEN_UNKNOWN, untrusted::models);
+            ExpectedFailure.of(PocketServeException.TOKEN_UNKNOWN, () -> untrusted.classify("digits", digit(1)));
         }
-        try (PocketServe nobody = builder(transport()).build()) {
-            Faulty.of(PocketServeException.TOKEN_UNKNOWN, nobody::models);
+        try (PocketServe anonymous = builder(transport()).build()) {
+            ExpectedFailure.of(PocketServeException.TOKEN_UNKNOWN, anonymous::models);
         }
     }
 
     @Test(timeout = LIMIT)
     public void aBodyOverTheLimitIsRefused() throws Exception {
         PocketServeException error =
-                Faulty.of("BODY_TOO_LARGE", () -> client.classify("digits", new byte[65 << 20]));
+                ExpectedFailure.of("BODY_TOO_LARGE", () -> client.classify("digits", new byte[65 << 20]));
         assertEquals(413, error.getStatus());
         assertTrue(client.isLive());
     }
@@ -183,11 +183,11 @@ public abstract class LiveCases {
         CountDownLatch left = new CountDownLatch(10);
         List<String> wrong = new ArrayList<>();
         for (int i = 0; i < 10; i++) {
-            final String wanted = "" + i;
+            final String expected = "" + i;
             client.async().classify("digits", digit(i), null, new Callback<Prediction>() {
                 @Override
                 public void onResult(Prediction result) {
-                    note(result.getBest().getLabel().equals(wanted) ? null : result.toString());
+                    note(result.getBest().getLabel().equals(expected) ? null : result.toString());
                 }
 
                 @Override

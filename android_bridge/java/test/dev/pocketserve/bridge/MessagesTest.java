@@ -126,7 +126,7 @@ public class MessagesTest {
             "{\"outputs\":[{\"name\":\"\",\"datatype\":\"FP32\",\"shape\":[1],\"parameters\":{\"binary_data_size\":4}}]}",
         };
         for (String json : bad) {
-            Faulty.of(PocketServeException.BAD_ANSWER, () -> InferCodec.decode(answer(200, "x/y", json, "00000000")));
+            ExpectedFailure.of(PocketServeException.BAD_ANSWER, () -> InferCodec.decode(answer(200, "x/y", json, "00000000")));
         }
     }
 
@@ -172,28 +172,28 @@ public class MessagesTest {
     @Test
     public void brokenPredictionsAreNamed() throws Exception {
         for (String bad : new String[] {"", "{", "[1]", "{}", "{\"predictions\":{}}", "{\"predictions\":[1]}"}) {
-            Faulty.of(PocketServeException.BAD_ANSWER, () -> Prediction.from(json(bad)));
+            ExpectedFailure.of(PocketServeException.BAD_ANSWER, () -> Prediction.from(json(bad)));
         }
     }
 
     @Test
     public void errorsKeepTheirCode() throws Exception {
-        PocketServeException error = Faulty.of("MODEL_NOT_FOUND",
+        PocketServeException error = ExpectedFailure.of("MODEL_NOT_FOUND",
                 () -> answer(404, "application/json", "{\"error\":\"no x\",\"code\":\"MODEL_NOT_FOUND\"}", "").orThrow());
         assertEquals(404, error.getStatus());
         assertEquals("no x", error.getMessage());
         assertEquals("MODEL_NOT_FOUND: no x", error.toString());
         assertFalse(error.isRetryable());
-        assertTrue(Faulty.of("SHUTTING_DOWN",
+        assertTrue(ExpectedFailure.of("SHUTTING_DOWN",
                 () -> answer(503, "x/y", "{\"error\":\"e\",\"code\":\"SHUTTING_DOWN\"}", "").orThrow()).isRetryable());
-        Faulty.of(PocketServeException.TOKEN_UNKNOWN, () -> answer(401, "x/y", "", "").orThrow());
+        ExpectedFailure.of(PocketServeException.TOKEN_UNKNOWN, () -> answer(401, "x/y", "", "").orThrow());
     }
 
     @Test
     public void successIsExactly200() throws Exception {
         for (int status : new int[] {201, 204, 301, 400, 500}) {
             PocketServeException error =
-                    Faulty.of(PocketServeException.BAD_ANSWER, () -> answer(status, "text/html", "<html>", "").orThrow());
+                    ExpectedFailure.of(PocketServeException.BAD_ANSWER, () -> answer(status, "text/html", "<html>", "").orThrow());
             assertEquals(status, error.getStatus());
         }
     }

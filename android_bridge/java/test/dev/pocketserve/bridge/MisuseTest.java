@@ -34,21 +34,21 @@ public class MisuseTest {
     }
 
     /** Does something when it hears of its first frame or answer, and then writes down what comes. */
-    private static class Clumsy extends Ear<Prediction> {
+    private static class Clumsy extends RecordingCallback<Prediction> {
         private final Runnable first;
-        private boolean done;
+        private boolean finished;
 
         Clumsy(Runnable first) {
             this.first = first;
         }
 
         @Override
-        void hear(String what) {
-            super.hear(what);
+        void record(String event) {
+            super.record(event);
             boolean now;
             synchronized (this) {
-                now = !done;
-                done = true;
+                now = !finished;
+                finished = true;
             }
             if (now) {
                 first.run();
@@ -89,18 +89,18 @@ public class MisuseTest {
 
     @Test(timeout = LIMIT)
     public void aCancelledCallIsGivenUpThoughItsCallbackThrows() throws Exception {
-        CountDownLatch asked = new CountDownLatch(1);
+        CountDownLatch requested = new CountDownLatch(1);
         CountDownLatch cancelled = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake().next(FrameType.REQUEST);
-            asked.countDown();
+            requested.countDown();
             c.next(FrameType.CANCEL);
             cancelled.countDown();
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
             Clumsy clumsy = new Clumsy(MisuseTest::fail);
             Call call = client.async().classify("m", new byte[1], null, clumsy);
-            assertTrue(asked.await(10, TimeUnit.SECONDS));
+            assertTrue(requested.await(10, TimeUnit.SECONDS));
             call.cancel();
             assertEquals(PocketServeException.CANCELLED, clumsy.next());
             assertTrue(cancelled.await(10, TimeUnit.SECONDS));
@@ -110,24 +110,24 @@ public class MisuseTest {
 
     @Test(timeout = LIMIT)
     public void aClientClosesWhollyThoughItsListenersThrow() throws Exception {
-        CountDownLatch asked = new CountDownLatch(2);
-        Clumsy one = new Clumsy(MisuseTest::fail);
-        Clumsy two = new Clumsy(MisuseTest::fail);
+        CountDownLatch requested = new CountDownLatch(2);
+        Clumsy first = new Clumsy(MisuseTest::fail);
+        Clumsy second = new Clumsy(MisuseTest::fail);
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake();
             while (true) {
                 c.next(FrameType.REQUEST);
-                asked.countDown();
+                requested.countDown();
             }
         }); PocketServe client = peer.client().build()) {
-            for (Clumsy each : new Clumsy[] {one, two}) {
+            for (Clumsy each : new Clumsy[] {first, second}) {
                 FrameStream stream = client.stream("m", each);
                 stream.offer(new byte[1]);
             }
-            assertTrue(asked.await(10, TimeUnit.SECONDS));
+            assertTrue(requested.await(10, TimeUnit.SECONDS));
         }
-        assertEquals("CLOSED 1", one.next());
-        assertEquals("CLOSED 1", two.next());
+        assertEquals("CLOSED 1", first.next());
+        assertEquals("CLOSED 1", second.next());
         assertEquals(0, Leaks.threads());
     }
 
@@ -135,17 +135,17 @@ public class MisuseTest {
     public void callbacksMayCloseTheClientAndAskAgain() throws Exception {
         try (FakePeer peer = new FakePeer(FakePeer.answering(SEEN))) {
             PocketServe client = peer.client().build();
-            BlockingQueue<String> said = new LinkedBlockingQueue<>();
+            BlockingQueue<String> outcomes = new LinkedBlockingQueue<>();
             Clumsy clumsy = new Clumsy(() -> {
                 try {
-                    said.add(client.classify("m", new byte[1]).summary());
+                    outcomes.add(client.classify("m", new byte[1]).summary());
                 } catch (PocketServeException error) {
-                    said.add(error.getCode());
+                    outcomes.add(error.getCode());
                 }
                 client.close();
             });
             client.async().classify("m", new byte[1], null, clumsy);
-            assertEquals("x (100.0 %)", said.poll(10, TimeUnit.SECONDS));
+            assertEquals("x (100.0 %)", outcomes.poll(10, TimeUnit.SECONDS));
             assertEquals(0, Leaks.threads());
         }
     }
@@ -181,7 +181,7 @@ public class MisuseTest {
             PredictOptions tooLong = new PredictOptions().parameter("prompt", longer(1100));
             for (int i = 0; i < 10; i++) { // more than may be under way
                 PocketServeException error =
-                        Faulty.of("INVALID_REQUEST", () -> client.classify("m", new byte[1], tooLong));
+                        ExpectedFailure.of("INVALID_REQUEST", () -> client.classify("m", new byte[1], tooLong));
                 assertTrue(error.getMessage(), error.getMessage().contains("1024"));
             }
             Clumsy clumsy = new Clumsy(() -> { });
@@ -199,7 +199,7 @@ public class MisuseTest {
             FrameStream stream = client.stream("m", clumsy);
             for (String wrong : new String[] {"text/pl\u00e4in", "text/plain\r\nX: y", longer(129)}) {
                 Runnable[] calls = {() -> client.async().predict("m", new byte[1], wrong, null, clumsy),
-                    () -> stream.offer(new byte[1], wrong, null), () -> asked(client, wrong)};
+                    () -> stream.offer(new byte[1], wrong, null), () -> predict(client, wrong)};
                 for (Runnable call : calls) {
                     try {
                         call.run();
@@ -209,11 +209,11 @@ public class MisuseTest {
                     throw new AssertionError(wrong + " was taken");
                 }
             }
-            assertTrue(clumsy.heard.isEmpty());
+            assertTrue(clumsy.events.isEmpty());
         }
     }
 
-    private static void asked(PocketServe client, String contentType) {
+    private static void predict(PocketServe client, String contentType) {
         try {
             client.predict("m", new byte[1], contentType);
         } catch (PocketServeException sent) {

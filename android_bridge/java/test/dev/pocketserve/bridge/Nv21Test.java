@@ -32,11 +32,11 @@ public class Nv21Test {
         assertEquals(3 * 3 + 2 * 2 * 2, Nv21.size(3, 3));
         assertEquals(3, Nv21.size(1, 1));
         for (int[] wrong : new int[][] {{0, 4}, {4, -1}, {65_536, 65_536}, {Integer.MAX_VALUE, 1}}) {
-            refused(() -> Nv21.size(wrong[0], wrong[1]));
+            assertRejected(() -> Nv21.size(wrong[0], wrong[1]));
         }
     }
 
-    private static void refused(Runnable work) {
+    private static void assertRejected(Runnable work) {
         try {
             work.run();
         } catch (IllegalArgumentException expected) {
@@ -51,10 +51,10 @@ public class Nv21Test {
         int before = random.nextInt(4);
         byte[] all = new byte[before + bytes + random.nextInt(3)];
         random.nextBytes(all);
-        ByteBuffer made = random.nextBoolean() ? ByteBuffer.allocateDirect(all.length) : ByteBuffer.allocate(all.length);
-        made.put(all);
-        made.position(before).limit(before + bytes);
-        return random.nextBoolean() ? made.asReadOnlyBuffer() : made;
+        ByteBuffer buffer = random.nextBoolean() ? ByteBuffer.allocateDirect(all.length) : ByteBuffer.allocate(all.length);
+        buffer.put(all);
+        buffer.position(before).limit(before + bytes);
+        return random.nextBoolean() ? buffer.asReadOnlyBuffer() : buffer;
     }
 
     @Test
@@ -83,7 +83,7 @@ public class Nv21Test {
                 }
             }
             u.limit(u.limit() - 1);
-            refused(() -> Nv21.pack(y, rowStride, u, v, uvStride, step, width, height));
+            assertRejected(() -> Nv21.pack(y, rowStride, u, v, uvStride, step, width, height));
         }
     }
 
@@ -92,12 +92,12 @@ public class Nv21Test {
         ByteBuffer y = ByteBuffer.allocate(8);
         ByteBuffer colour = ByteBuffer.allocate(2);
         Nv21.pack(y, 4, colour, colour, 2, 1, 4, 2, new byte[12]);
-        refused(() -> Nv21.pack(y, 4, colour, colour, 2, 1, 4, 2, new byte[13]));
-        refused(() -> Nv21.pack(y, 3, colour, colour, 2, 1, 4, 2));
-        refused(() -> Nv21.pack(y, -4, colour, colour, 2, 1, 4, 2));
-        refused(() -> Nv21.pack(y, 4, colour, colour, 2, 0, 4, 2));
-        refused(() -> Nv21.pack(y, Integer.MAX_VALUE, colour, colour, 2, 1, 4, 2));
-        refused(() -> Nv21.pack(y, 4, colour, colour, 2, Integer.MAX_VALUE, 4, 2));
-        refused(() -> Nv21.pack(ByteBuffer.allocate(12), 6, colour, colour, 2, Integer.MAX_VALUE, 6, 2));
+        assertRejected(() -> Nv21.pack(y, 4, colour, colour, 2, 1, 4, 2, new byte[13]));
+        assertRejected(() -> Nv21.pack(y, 3, colour, colour, 2, 1, 4, 2));
+        assertRejected(() -> Nv21.pack(y, -4, colour, colour, 2, 1, 4, 2));
+        assertRejected(() -> Nv21.pack(y, 4, colour, colour, 2, 0, 4, 2));
+        assertRejected(() -> Nv21.pack(y, Integer.MAX_VALUE, colour, colour, 2, 1, 4, 2));
+        assertRejected(() -> Nv21.pack(y, 4, colour, colour, 2, Integer.MAX_VALUE, 4, 2));
+        assertRejected(() -> Nv21.pack(ByteBuffer.allocate(12), 6, colour, colour, 2, Integer.MAX_VALUE, 6, 2));
     }
 }

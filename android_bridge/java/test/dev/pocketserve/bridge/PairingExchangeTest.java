@@ -31,7 +31,7 @@ public class PairingExchangeTest {
         return bytes;
     }
 
-    private static PairingExchange begun(JSONObject vector) throws Exception {
+    private static PairingExchange startedExchange(JSONObject vector) throws Exception {
         return new PairingExchange(vector.getString("code"), new BigInteger(vector.getString("a"), 16));
     }
 
@@ -41,7 +41,7 @@ public class PairingExchangeTest {
         assertTrue(vectors.length() > 0);
         for (int i = 0; i < vectors.length(); i++) {
             JSONObject vector = vectors.getJSONObject(i);
-            PairingExchange exchange = begun(vector);
+            PairingExchange exchange = startedExchange(vector);
             assertArrayEquals(bytes(vector, "client_public"), exchange.begin());
             byte[] proof = exchange.prove(bytes(vector, "salt"), bytes(vector, "server_public"));
             assertArrayEquals(bytes(vector, "client_proof"), proof);
@@ -58,7 +58,7 @@ public class PairingExchangeTest {
             byte[] sealed = bytes(vector, "sealed");
             byte[] changed = name.equals("sealed") ? sealed : proof;
             changed[changed.length - 1] ^= 1;
-            PairingExchange exchange = begun(vector);
+            PairingExchange exchange = startedExchange(vector);
             exchange.prove(bytes(vector, "salt"), bytes(vector, "server_public"));
             assertNull(exchange.open(proof, sealed));
         }
@@ -77,8 +77,8 @@ public class PairingExchangeTest {
     public void aCodeMayComeInGroups() throws Exception {
         JSONObject vector = vectors().getJSONObject(0);
         String code = vector.getString("code");
-        String typed = ' ' + code.substring(0, 3) + " - " + code.substring(3) + '\n';
-        PairingExchange exchange = new PairingExchange(typed, new BigInteger(vector.getString("a"), 16));
+        String spaced = ' ' + code.substring(0, 3) + " - " + code.substring(3) + '\n';
+        PairingExchange exchange = new PairingExchange(spaced, new BigInteger(vector.getString("a"), 16));
         exchange.begin();
         byte[] proof = exchange.prove(bytes(vector, "salt"), bytes(vector, "server_public"));
         assertArrayEquals(bytes(vector, "client_proof"), proof);
@@ -98,9 +98,9 @@ public class PairingExchangeTest {
 
     @Test
     public void secretsDiffer() {
-        byte[] one = new PairingExchange("123456").begin();
+        byte[] first = new PairingExchange("123456").begin();
         byte[] other = new PairingExchange("123456").begin();
-        assertEquals(PairingExchange.PUBLIC_BYTES, one.length);
-        assertTrue(!java.util.Arrays.equals(one, other));
+        assertEquals(PairingExchange.PUBLIC_BYTES, first.length);
+        assertTrue(!java.util.Arrays.equals(first, other));
     }
 }

@@ -13,7 +13,7 @@ import java.nio.file.Files;
 import org.junit.After;
 import org.junit.Test;
 
-/** What is special on a phone: the main thread, permissions, files that cannot be read. */
+/** Special things of a phone: the main thread, permissions, files that cannot be read. */
 public class PlatformTest {
     /** Other tests have no main thread. */
     @After
@@ -25,7 +25,7 @@ public class PlatformTest {
     public void blockingCallsAreRefusedOnTheMainThread() throws Exception {
         Looper.setMain(Thread.currentThread());
         try (PocketServe client = PocketServe.builder().build()) {
-            Faulty.Attempt[] calls = {
+            ExpectedFailure.Attempt[] calls = {
                 client::models, client::isLive, client::isReady, client::serverMetadata, client::index,
                 () -> client.classify("m", new byte[1]), () -> client.isModelReady("m"),
                 () -> client.modelMetadata("m"), () -> client.infer("m", Tensor.of("x", new int[1], 1)),
@@ -38,8 +38,8 @@ public class PlatformTest {
                     return null;
                 },
             };
-            for (Faulty.Attempt call : calls) {
-                PocketServeException error = Faulty.of(PocketServeException.ON_MAIN_THREAD, call);
+            for (ExpectedFailure.Attempt call : calls) {
+                PocketServeException error = ExpectedFailure.of(PocketServeException.ON_MAIN_THREAD, call);
                 assertTrue(error.getMessage(), error.getMessage().contains("async()"));
                 assertFalse(error.isRetryable());
             }
@@ -58,11 +58,11 @@ public class PlatformTest {
                 assertEquals(1, client.models().size());
             }
             try (PocketServe client = peer.client().build()) {
-                java.util.concurrent.CountDownLatch told = new java.util.concurrent.CountDownLatch(1);
+                java.util.concurrent.CountDownLatch notified = new java.util.concurrent.CountDownLatch(1);
                 client.async().isLive(new Callback<Boolean>() {
                     @Override
                     public void onResult(Boolean live) {
-                        told.countDown();
+                        notified.countDown();
                     }
 
                     @Override
@@ -70,7 +70,7 @@ public class PlatformTest {
                         fail(error.toString());
                     }
                 });
-                told.await();
+                notified.await();
             }
         }
     }
@@ -118,26 +118,26 @@ public class PlatformTest {
             assertEquals("abc123", TokenFile.read(file));
             for (String bad : new String[] {"", " \n", "two words", "l\u00e4ng", new String(new char[5000])}) {
                 Files.write(file.toPath(), bad.getBytes(FakePeer.UTF_8));
-                Faulty.of(PocketServeException.TOKEN_UNREADABLE, () -> TokenFile.read(file));
+                ExpectedFailure.of(PocketServeException.TOKEN_UNREADABLE, () -> TokenFile.read(file));
             }
         } finally {
             assertTrue(file.delete());
         }
-        PocketServeException error = Faulty.of(PocketServeException.TOKEN_UNREADABLE,
+        PocketServeException error = ExpectedFailure.of(PocketServeException.TOKEN_UNREADABLE,
                 () -> PocketServe.builder().tokenFile(file).build());
         assertTrue(error.getMessage(), error.getMessage().contains("pocketserve token"));
     }
 
     @Test
     public void wrongSettingsAreRefused() {
-        Faulty.Attempt[] wrong = {
+        ExpectedFailure.Attempt[] wrong = {
             () -> PocketServe.builder().socketPort(0), () -> PocketServe.builder().httpPort(65_536),
             () -> PocketServe.builder().timeoutMs(0), () -> PocketServe.builder().connectTimeoutMs(-1),
             () -> PocketServe.builder().retries(-1), () -> PocketServe.builder().maxAnswerBytes(0),
             () -> PocketServe.builder().pingIntervalMs(0), () -> PocketServe.builder().token(" ").build(),
             () -> PocketServe.builder().token("a\nb").build(), () -> PocketServe.builder().token("\u00fc").build(),
         };
-        for (Faulty.Attempt attempt : wrong) {
+        for (ExpectedFailure.Attempt attempt : wrong) {
             try {
                 attempt.run();
                 fail("taken");

@@ -45,10 +45,10 @@ public class SocketClientTest {
 
     @Test(timeout = LIMIT)
     public void requestsSayWhatTheyCarry() throws Exception {
-        AtomicReference<Frame> seen = new AtomicReference<>();
+        AtomicReference<Frame> request = new AtomicReference<>();
         try (FakePeer peer = new FakePeer(c -> {
             Frame frame = c.handshake().next();
-            seen.set(frame);
+            request.set(frame);
             c.respond(frame.requestId(), 200, "{\"predictions\":[]}");
             c.untilClosed();
         }); PocketServe client = peer.client().timeoutMs(9000).build()) {
@@ -56,7 +56,7 @@ public class SocketClientTest {
             Arrays.fill(big, (byte) 7);
             client.predict("a b/ü", big, "image/jpeg", new PredictOptions().topK(3).parameter("x", "1 2"));
         }
-        Frame frame = seen.get();
+        Frame frame = request.get();
         assertEquals("POST /predictions/a%20b%2F%C3%BC?top_k=3&x=1%202", frame.target());
         assertEquals(1, frame.requestId());
         assertTrue(frame.arg() > 0 && frame.arg() <= 9000);
@@ -68,16 +68,16 @@ public class SocketClientTest {
 
     @Test(timeout = LIMIT)
     public void tensorsFollowTheirJson() throws Exception {
-        AtomicReference<Frame> seen = new AtomicReference<>();
+        AtomicReference<Frame> request = new AtomicReference<>();
         try (FakePeer peer = new FakePeer(c -> {
             Frame frame = c.handshake().next();
-            seen.set(frame);
+            request.set(frame);
             c.respond(frame.requestId(), 200, "{\"outputs\":[]}");
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
             client.infer("m", Tensor.of("a", new float[50_000], 50_000), Tensor.of("b", new int[] {1, 2}, 2));
         }
-        Frame frame = seen.get();
+        Frame frame = request.get();
         assertEquals(200_008, frame.body().length - frame.jsonLength());
         assertEquals(0, frame.jsonLength() % 8);
         assertEquals(1, frame.body()[frame.jsonLength() + 200_000]);
@@ -107,9 +107,9 @@ public class SocketClientTest {
                     }
                 });
             }
-            String[] both = {results.poll(10, TimeUnit.SECONDS), results.poll(10, TimeUnit.SECONDS)};
-            Arrays.sort(both);
-            assertEquals("[aGET /v2/models/a, bGET /v2/models/b]", Arrays.toString(both));
+            String[] pair = {results.poll(10, TimeUnit.SECONDS), results.poll(10, TimeUnit.SECONDS)};
+            Arrays.sort(pair);
+            assertEquals("[aGET /v2/models/a, bGET /v2/models/b]", Arrays.toString(pair));
         }
     }
 
@@ -120,11 +120,11 @@ public class SocketClientTest {
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake("\"max_frame\":1000,\"max_inflight\":2,\"max_bytes_inflight\":1000,\"idle_ms\":60000");
             for (int i = 0; i < 3; i++) {
-                Frame one = c.next();
+                Frame head = c.next();
                 Frame two = c.next();
                 early.set(early.get() + c.socket.getInputStream().available());
                 c.respond(two.requestId(), 200, "{\"models\":[]}");
-                c.respond(one.requestId(), 200, "{\"models\":[]}");
+                c.respond(head.requestId(), 200, "{\"models\":[]}");
             }
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
@@ -140,7 +140,7 @@ public class SocketClientTest {
     public void aBodyOverTheServersLimitIsNotSent() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().serve()); PocketServe client = peer.client().build()) {
             PocketServeException error =
-                    Faulty.of("BODY_TOO_LARGE", () -> client.classify("m", new byte[1_048_577]));
+                    ExpectedFailure.of("BODY_TOO_LARGE", () -> client.classify("m", new byte[1_048_577]));
             assertEquals(413, error.getStatus());
             client.models();
             assertEquals(1, peer.accepted());
@@ -159,7 +159,7 @@ public class SocketClientTest {
             c.send(frame);
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
-            PocketServeException error = Faulty.of("QUEUE_FULL", client::models);
+            PocketServeException error = ExpectedFailure.of("QUEUE_FULL", client::models);
             assertEquals(429, error.getStatus());
             assertEquals(300, error.getRetryAfterMs());
             assertTrue(error.isRetryable());
@@ -204,7 +204,7 @@ public class SocketClientTest {
             c.send(frame);
             c.serve();
         }); PocketServe client = peer.client().build()) {
-            Faulty.of("NOT_IMPLEMENTED", client::models);
+            ExpectedFailure.of("NOT_IMPLEMENTED", client::models);
             client.models();
             assertEquals(1, peer.accepted());
         }
@@ -244,39 +244,39 @@ public class SocketClientTest {
     public void aPeerThatFallsSilentIsDead() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().untilClosed());
                 PocketServe client = peer.client().pingIntervalMs(50).retries(0).build()) {
-            PocketServeException error = Faulty.of(PocketServeException.CONNECTION_LOST, client::models);
+            PocketServeException error = ExpectedFailure.of(PocketServeException.CONNECTION_LOST, client::models);
             assertTrue(error.getMessage(), error.getMessage().contains("silent"));
         }
     }
 
     @Test(timeout = LIMIT)
     public void aPeerThatStopsReadingIsDead() throws Exception {
-        CountDownLatch over = new CountDownLatch(1);
+        CountDownLatch finished = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake("\"max_frame\":99000000,\"max_inflight\":4,\"max_bytes_inflight\":99000000,\"idle_ms\":60000");
-            over.await(20, TimeUnit.SECONDS);
+            finished.await(20, TimeUnit.SECONDS);
         }); PocketServe client = peer.client().pingIntervalMs(50).retries(0).build()) {
-            Faulty.of(PocketServeException.CONNECTION_LOST, () -> client.classify("m", new byte[60_000_000]));
-            over.countDown();
+            ExpectedFailure.of(PocketServeException.CONNECTION_LOST, () -> client.classify("m", new byte[60_000_000]));
+            finished.countDown();
         }
     }
 
     @Test(timeout = LIMIT)
     public void aCallEndsWithItsTimeAndIsCancelled() throws Exception {
         AtomicReference<Frame> cancel = new AtomicReference<>();
-        CountDownLatch told = new CountDownLatch(1);
+        CountDownLatch notified = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
             c.respond(c.handshake().next().requestId(), 200, "{\"models\":[]}");
             long id = c.next().requestId();
             cancel.set(c.next(FrameType.CANCEL));
-            told.countDown();
+            notified.countDown();
             c.respond(id, 499, "{\"error\":\"cancelled\",\"code\":\"CANCELLED\"}");
             c.serve();
         }); PocketServe client = peer.client().build()) {
             client.models();
             PredictOptions soon = new PredictOptions().timeoutMs(100);
-            Faulty.of(PocketServeException.TIMEOUT, () -> client.classify("m", new byte[1], soon));
-            assertTrue(told.await(10, TimeUnit.SECONDS));
+            ExpectedFailure.of(PocketServeException.TIMEOUT, () -> client.classify("m", new byte[1], soon));
+            assertTrue(notified.await(10, TimeUnit.SECONDS));
             client.modelMetadata("next");
             assertEquals(1, peer.accepted());
         }
@@ -286,13 +286,13 @@ public class SocketClientTest {
     @Test(timeout = LIMIT)
     public void aCancelledCallTellsTheServer() throws Exception {
         CountDownLatch received = new CountDownLatch(1);
-        CountDownLatch told = new CountDownLatch(1);
+        CountDownLatch notified = new CountDownLatch(1);
         BlockingQueue<String> outcome = new ArrayBlockingQueue<>(1);
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake().next();
             received.countDown();
             c.next(FrameType.CANCEL);
-            told.countDown();
+            notified.countDown();
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
             Call call = client.async().models(new Counting<java.util.List<String>>(outcome));
@@ -300,7 +300,7 @@ public class SocketClientTest {
             assertFalse(call.isDone());
             call.cancel();
             assertEquals(PocketServeException.CANCELLED, outcome.poll(10, TimeUnit.SECONDS));
-            assertTrue(told.await(10, TimeUnit.SECONDS));
+            assertTrue(notified.await(10, TimeUnit.SECONDS));
             assertTrue(call.isDone());
         }
     }
@@ -313,7 +313,7 @@ public class SocketClientTest {
             caller.get().interrupt();
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
-            Faulty.of(PocketServeException.CANCELLED, client::models);
+            ExpectedFailure.of(PocketServeException.CANCELLED, client::models);
             assertTrue(Thread.interrupted());
         }
     }
@@ -337,7 +337,7 @@ public class SocketClientTest {
     @Test(timeout = LIMIT)
     public void repeatingIsBounded() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().next()); PocketServe client = peer.client().build()) {
-            PocketServeException error = Faulty.of(PocketServeException.CONNECTION_LOST, client::models);
+            PocketServeException error = ExpectedFailure.of(PocketServeException.CONNECTION_LOST, client::models);
             assertTrue(error.isRetryable());
             assertEquals(3, peer.accepted());
         }
@@ -346,13 +346,13 @@ public class SocketClientTest {
     @Test(timeout = LIMIT)
     public void whatChangesTheServerIsNotRepeated() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().next()); PocketServe client = peer.client().build()) {
-            Faulty.of(PocketServeException.CONNECTION_LOST, () -> {
+            ExpectedFailure.of(PocketServeException.CONNECTION_LOST, () -> {
                 client.load("m");
                 return null;
             });
             assertEquals(1, peer.accepted());
             InferOptions step = new InferOptions().sequence(5, false, false);
-            Faulty.of(PocketServeException.CONNECTION_LOST,
+            ExpectedFailure.of(PocketServeException.CONNECTION_LOST,
                     () -> client.infer("m", step, Tensor.of("x", new int[1], 1)));
             assertEquals(2, peer.accepted());
         }
@@ -360,15 +360,15 @@ public class SocketClientTest {
 
     @Test(timeout = LIMIT)
     public void aConnectionThatEndedIdleIsReplaced() throws Exception {
-        CountDownLatch gone = new CountDownLatch(1);
+        CountDownLatch closed = new CountDownLatch(1);
         try (FakePeer peer = new FakePeer(c -> {
             Frame frame = c.handshake().next();
             c.respond(frame.requestId(), 200, "{\"models\":[]}");
             c.send(FrameEncoder.jsonFrame(FrameType.GOAWAY, frame.requestId(), 2, "{}".getBytes(FakePeer.UTF_8)));
-            gone.countDown();
+            closed.countDown();
         }, c -> c.handshake().serve()); PocketServe client = peer.client().build()) {
             client.models();
-            assertTrue(gone.await(10, TimeUnit.SECONDS));
+            assertTrue(closed.await(10, TimeUnit.SECONDS));
             client.models();
             assertEquals(2, peer.accepted());
         }
@@ -406,7 +406,7 @@ public class SocketClientTest {
             c.send(FrameEncoder.jsonFrame(
                     FrameType.ERROR, 0, 2, "{\"error\":\"odd\",\"code\":\"BAD_FRAME\"}".getBytes(FakePeer.UTF_8)));
         }); PocketServe client = peer.client().build()) {
-            PocketServeException error = Faulty.of("BAD_FRAME", client::models);
+            PocketServeException error = ExpectedFailure.of("BAD_FRAME", client::models);
             assertTrue(error.getMessage(), error.getMessage().contains("odd"));
             assertFalse(error.isRetryable());
         }
@@ -419,7 +419,7 @@ public class SocketClientTest {
                 c.handshake().next();
                 c.send(FrameEncoder.jsonFrame(FrameType.ERROR, 0, reason, new byte[0]));
             }); PocketServe client = peer.client().retries(1).build()) {
-                Faulty.of(PocketServeException.CONNECTION_LOST, client::models);
+                ExpectedFailure.of(PocketServeException.CONNECTION_LOST, client::models);
                 assertEquals(2, peer.accepted());
             }
         }
@@ -434,8 +434,8 @@ public class SocketClientTest {
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
             closing.set(client);
-            Faulty.of(PocketServeException.CLOSED, client::models);
-            Faulty.of(PocketServeException.CLOSED, client::models);
+            ExpectedFailure.of(PocketServeException.CLOSED, client::models);
+            ExpectedFailure.of(PocketServeException.CLOSED, client::models);
             assertEquals(1, peer.accepted());
         }
     }
@@ -444,49 +444,49 @@ public class SocketClientTest {
     public void nothingIsLeftOfAClosedClient() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.handshake().serve()); PocketServe client = peer.client().build()) {
             client.models();
-            CountDownLatch called = new CountDownLatch(1);
-            client.async().models(new Counting<java.util.List<String>>(called));
-            assertTrue(called.await(10, TimeUnit.SECONDS));
+            CountDownLatch calledBack = new CountDownLatch(1);
+            client.async().models(new Counting<java.util.List<String>>(calledBack));
+            assertTrue(calledBack.await(10, TimeUnit.SECONDS));
         }
         assertEquals(0, Leaks.threads());
     }
 
     // Answers that break the protocol
 
-    private static void broken(byte[] bytes, String said) throws Exception {
+    private static void assertBroken(byte[] bytes, String expected) throws Exception {
         try (FakePeer peer = new FakePeer(c -> {
             c.handshake().next();
             c.send(bytes);
             c.untilClosed();
         }); PocketServe client = peer.client().build()) {
-            PocketServeException error = Faulty.of(PocketServeException.BAD_ANSWER, client::models);
-            assertTrue(error.getMessage(), error.getMessage().contains(said));
+            PocketServeException error = ExpectedFailure.of(PocketServeException.BAD_ANSWER, client::models);
+            assertTrue(error.getMessage(), error.getMessage().contains(expected));
             assertEquals(1, peer.accepted());
         }
     }
 
     @Test(timeout = LIMIT)
     public void garbageEndsTheConnection() throws Exception {
-        broken("HTTP/1.1 200 OK\r\n\r\n".getBytes(FakePeer.UTF_8), "BAD_MARK");
+        assertBroken("HTTP/1.1 200 OK\r\n\r\n".getBytes(FakePeer.UTF_8), "BAD_MARK");
     }
 
     @Test(timeout = LIMIT)
     public void hugeLengthsAreRefusedBeforeMemoryIsTaken() throws Exception {
         byte[] header = new byte[24];
         FrameEncoder.putHeader(header, FrameType.RESPONSE, 1, 200, 0, 0, 0, -1);
-        broken(header, "FRAME_TOO_LARGE");
+        assertBroken(header, "FRAME_TOO_LARGE");
     }
 
     @Test(timeout = LIMIT)
     public void aSecondHandshakeIsRefused() throws Exception {
-        broken(FakePeer.json(FrameType.READY, "{}"), "UNEXPECTED_FRAME");
+        assertBroken(FakePeer.json(FrameType.READY, "{}"), "UNEXPECTED_FRAME");
     }
 
     @Test(timeout = LIMIT)
     public void unknownFramesAreRefused() throws Exception {
         byte[] header = new byte[24];
         FrameEncoder.putHeader(header, 0x7f, 0, 0, 0, 0, 0, 0);
-        broken(header, "UNKNOWN_FRAME");
+        assertBroken(header, "UNKNOWN_FRAME");
     }
 
     /** Counts outcomes, or writes down what they were. */

@@ -46,7 +46,7 @@ public class SocketLiveTest extends LiveCases {
             assertEquals("4", hasty.classify("digits", digit(4)).getBest().getLabel());
             try {
                 freeze();
-                PocketServeException error = Faulty.of(() -> hasty.classify("digits", digit(4)));
+                PocketServeException error = ExpectedFailure.of(() -> hasty.classify("digits", digit(4)));
                 assertTrue(error.toString(), error.isRetryable());
                 assertTrue(error.toString(), error.getMessage().contains("frozen"));
             } finally {

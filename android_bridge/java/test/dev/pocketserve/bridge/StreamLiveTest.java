@@ -15,23 +15,23 @@ public class StreamLiveTest {
     private static final int FRAMES = 60;
 
     private static void run(Transport transport) throws Exception {
-        LinkedBlockingQueue<String> heard = new LinkedBlockingQueue<>();
+        LinkedBlockingQueue<String> events = new LinkedBlockingQueue<>();
         try (PocketServe client = LiveCases.builder(transport)
                 .tokenFile(new File(System.getProperty("pocketserve.token"))).build();
                 FrameStream stream = client.stream("digits", 3, new StreamListener() {
                     @Override
                     public void onResult(long frame, Prediction prediction) {
-                        heard.add(frame + " " + prediction.getBest().getLabel());
+                        events.add(frame + " " + prediction.getBest().getLabel());
                     }
 
                     @Override
                     public void onDropped(long frame) {
-                        heard.add(frame + " dropped");
+                        events.add(frame + " dropped");
                     }
 
                     @Override
                     public void onError(long frame, PocketServeException error) {
-                        heard.add(frame + " " + error);
+                        events.add(frame + " " + error);
                     }
                 })) {
             for (int i = 0; i < FRAMES; i++) {
@@ -39,13 +39,13 @@ public class StreamLiveTest {
             }
             List<String> all = new ArrayList<>();
             for (int i = 0; i < FRAMES; i++) {
-                all.add(heard.poll(30, TimeUnit.SECONDS));
+                all.add(events.poll(30, TimeUnit.SECONDS));
             }
             for (int i = 1; i <= FRAMES; i++) {
                 boolean answered = all.contains(i + " " + (i - 1) % 10);
                 assertTrue(i + ": " + all, answered || i < FRAMES && all.contains(i + " dropped"));
             }
-            assertEquals(0, heard.size());
+            assertEquals(0, events.size());
         }
     }
 

@@ -127,9 +127,9 @@ public class TensorTest {
             tensor::floats, tensor::doubles, tensor::ints, tensor::longs, tensor::booleans, tensor::bytesOf,
             Tensor.of("t", new float[1], 1)::strings, () -> Tensor.of("t", new float[0], 0).ints(),
         };
-        for (Runnable one : wrong) {
+        for (Runnable misuse : wrong) {
             try {
-                one.run();
+                misuse.run();
                 fail("taken");
             } catch (IllegalStateException expected) {
                 assertTrue(expected.getMessage().contains("which has no"));

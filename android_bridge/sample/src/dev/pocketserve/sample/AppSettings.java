@@ -5,7 +5,7 @@ import android.content.SharedPreferences;
 import dev.pocketserve.bridge.PocketServe;
 import dev.pocketserve.bridge.Transport;
 
-/** What the person has set, in the app's private storage: other apps, and backups, do not get at it. */
+/** The settings of the person, in the app's private storage: other apps, and backups, do not get at it. */
 final class AppSettings {
     static final String DEFAULT_PROGRAM = "$PREFIX/bin/pocketserve";
     private static final String FILE = "settings";

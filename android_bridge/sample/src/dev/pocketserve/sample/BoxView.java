@@ -56,21 +56,21 @@ public final class BoxView extends View {
         if (labels.isEmpty() || width <= 0 || height <= 0) {
             return;
         }
-        Geometry where = filling ? Geometry.filling(width, height, getWidth(), getHeight())
+        Geometry geometry = filling ? Geometry.filling(width, height, getWidth(), getHeight())
                 : Geometry.fitted(width, height, getWidth(), getHeight());
         for (Label label : labels) {
             Box box = label.getBox();
             if (box != null) {
-                draw(canvas, where, box, label.toString());
+                draw(canvas, geometry, box, label.toString());
             }
         }
     }
 
-    private void draw(Canvas canvas, Geometry where, Box box, String name) {
-        float left = where.left + (float) box.getX() * where.scale;
-        float top = where.top + (float) box.getY() * where.scale;
-        canvas.drawRect(left, top, left + (float) box.getWidth() * where.scale,
-                top + (float) box.getHeight() * where.scale, frame);
+    private void draw(Canvas canvas, Geometry geometry, Box box, String name) {
+        float left = geometry.left + (float) box.getX() * geometry.scale;
+        float top = geometry.top + (float) box.getY() * geometry.scale;
+        canvas.drawRect(left, top, left + (float) box.getWidth() * geometry.scale,
+                top + (float) box.getHeight() * geometry.scale, frame);
         float line = text.getTextSize() * 1.3f;
         float up = Math.max(line, top);
         float wide = text.measureText(name) + line / 2;

@@ -63,7 +63,7 @@ final class Camera {
         void onFrame(Image image, int rotation);
 
         /** The camera cannot be used any more. */
-        void onCameraError(String why);
+        void onCameraError(String reason);
     }
 
     Camera(Context context, TextureView view, Listener listener) {
@@ -86,16 +86,16 @@ final class Camera {
             if (ids.length == 0) {
                 throw new IllegalArgumentException("there is none");
             }
-            String chosen = ids[0];
+            String selected = ids[0];
             for (String id : ids) {
                 Integer facing = manager.getCameraCharacteristics(id).get(CameraCharacteristics.LENS_FACING);
                 if (facing != null && facing == CameraCharacteristics.LENS_FACING_BACK) {
-                    chosen = id;
+                    selected = id;
                     break;
                 }
             }
-            prepare(manager.getCameraCharacteristics(chosen));
-            manager.openCamera(chosen, new DeviceListener(), handler);
+            prepare(manager.getCameraCharacteristics(selected));
+            manager.openCamera(selected, new DeviceListener(), handler);
         } catch (CameraAccessException | SecurityException | IllegalArgumentException error) {
             close();
             listener.onCameraError(String.valueOf(error.getMessage()));
@@ -122,7 +122,7 @@ final class Camera {
         SurfaceTexture texture = view.getSurfaceTexture();
         texture.setDefaultBufferSize(previewSize.getWidth(), previewSize.getHeight());
         preview = new Surface(texture);
-        turned(display);
+        setRotation(display);
     }
 
     /**
@@ -155,7 +155,7 @@ final class Camera {
     }
 
     /** The screen's content was turned, or the view has another size: the preview is turned and cut to fit. */
-    void turned(int degrees) {
+    void setRotation(int degrees) {
         display = degrees;
         if (previewSize == null || view.getWidth() == 0) {
             return;
@@ -167,12 +167,12 @@ final class Camera {
         boolean across = degrees % 180 != 0;
         Geometry fill = Geometry.filling(Math.round(across ? height : width), Math.round(across ? width : height),
                 view.getWidth(), view.getHeight());
-        RectF seen = new RectF(0, 0, view.getWidth(), view.getHeight());
-        RectF wanted = new RectF(0, 0, width * fill.scale, height * fill.scale);
-        wanted.offset(seen.centerX() - wanted.centerX(), seen.centerY() - wanted.centerY());
+        RectF viewArea = new RectF(0, 0, view.getWidth(), view.getHeight());
+        RectF pictureArea = new RectF(0, 0, width * fill.scale, height * fill.scale);
+        pictureArea.offset(viewArea.centerX() - pictureArea.centerX(), viewArea.centerY() - pictureArea.centerY());
         Matrix matrix = new Matrix();
-        matrix.setRectToRect(seen, wanted, Matrix.ScaleToFit.FILL);
-        matrix.postRotate(-degrees, seen.centerX(), seen.centerY());
+        matrix.setRectToRect(viewArea, pictureArea, Matrix.ScaleToFit.FILL);
+        matrix.postRotate(-degrees, viewArea.centerX(), viewArea.centerY());
         view.setTransform(matrix);
     }
 
@@ -192,7 +192,7 @@ final class Camera {
         }
     }
 
-    /** Whether frames are delivered. */
+    /** Returns whether frames are delivered. */
     void setLive(boolean on) {
         live = on;
         repeat();
@@ -255,15 +255,15 @@ final class Camera {
         }
     }
 
-    private void failed(final CameraDevice which, final String why) {
-        which.close();
+    private void failed(final CameraDevice camera, final String reason) {
+        camera.close();
         view.post(new Runnable() {
             @Override
             public void run() {
                 close();
             }
         });
-        listener.onCameraError(why);
+        listener.onCameraError(reason);
     }
 
     /** The camera was opened, or lost. Its fields belong to the main thread, so everything is handed there. */
@@ -279,13 +279,13 @@ final class Camera {
         }
 
         @Override
-        public void onDisconnected(CameraDevice lost) {
-            failed(lost, "another app has taken it");
+        public void onDisconnected(CameraDevice camera) {
+            failed(camera, "another app has taken it");
         }
 
         @Override
-        public void onError(CameraDevice broken, int error) {
-            failed(broken, "error " + error);
+        public void onError(CameraDevice camera, int error) {
+            failed(camera, "error " + error);
         }
     }
 
@@ -306,12 +306,12 @@ final class Camera {
     /** The camera is ready to give pictures. */
     private final class SessionListener extends CameraCaptureSession.StateCallback {
         @Override
-        public void onConfigured(final CameraCaptureSession made) {
+        public void onConfigured(final CameraCaptureSession configured) {
             view.post(new Runnable() {
                 @Override
                 public void run() {
-                    if (device == made.getDevice()) {
-                        session = made;
+                    if (device == configured.getDevice()) {
+                        session = configured;
                         repeat();
                     }
                 }
@@ -319,7 +319,7 @@ final class Camera {
         }
 
         @Override
-        public void onConfigureFailed(CameraCaptureSession refused) {
+        public void onConfigureFailed(CameraCaptureSession rejected) {
             listener.onCameraError("it cannot give preview, frames and pictures at once");
         }
     }

@@ -8,7 +8,7 @@ import java.util.concurrent.Executor;
 final class Client {
     private final AppSettings settings;
     private final Executor callbacks;
-    private PocketServe built;
+    private PocketServe client;
     private String builtFor;
 
     Client(AppSettings settings, Executor callbacks) {
@@ -18,17 +18,17 @@ final class Client {
 
     /** Follows the settings as they are now; connects to nothing. */
     void renew() {
-        String wanted = settings.fingerprint();
-        if (built == null || !wanted.equals(builtFor)) {
+        String fingerprint = settings.fingerprint();
+        if (client == null || !fingerprint.equals(builtFor)) {
             close();
-            builtFor = wanted;
-            built = build();
+            builtFor = fingerprint;
+            client = build();
         }
     }
 
     /** The client, or null before the first {@link #renew}. */
     PocketServe get() {
-        return built;
+        return client;
     }
 
     private PocketServe build() {
@@ -42,8 +42,8 @@ final class Client {
 
     /** Ends all calls under way. */
     void close() {
-        if (built != null) {
-            built.close();
+        if (client != null) {
+            client.close();
         }
     }
 }

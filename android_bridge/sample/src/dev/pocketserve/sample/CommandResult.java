@@ -29,9 +29,9 @@ public final class CommandResult extends BroadcastReceiver {
             return;
         }
         boolean ran = result.getInt("err", RESULT_OK) == RESULT_OK;
-        String said = result.getString(ran ? "stderr" : "errmsg");
-        String shown = said == null || said.trim().isEmpty() ? "?" : said.trim();
-        String text = context.getString(R.string.termux_refused, shown.substring(0, Math.min(300, shown.length())));
+        String output = result.getString(ran ? "stderr" : "errmsg");
+        String message = output == null || output.trim().isEmpty() ? "?" : output.trim();
+        String text = context.getString(R.string.termux_refused, message.substring(0, Math.min(300, message.length())));
         Toast.makeText(context, text, Toast.LENGTH_LONG).show();
     }
 }

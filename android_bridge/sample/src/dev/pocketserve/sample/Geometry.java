@@ -1,12 +1,12 @@
 package dev.pocketserve.sample;
 
-/** Where things on a picture come to lie on the screen. */
+/** The places of things on a picture on the screen. */
 final class Geometry {
-    /** What a distance on the picture is multiplied with. */
+    /** The factor from distances on the picture to those on the screen. */
     final float scale;
-    /** Where the picture's left edge lies. */
+    /** The place of the picture's left edge. */
     final float left;
-    /** Where the picture's upper edge lies. */
+    /** The place of the picture's upper edge. */
     final float top;
 
     private Geometry(float scale, int width, int height, int viewWidth, int viewHeight) {
@@ -28,7 +28,7 @@ final class Geometry {
     }
 
     /**
-     * How far a picture of a back or front camera must be turned clockwise to stand upright.
+     * Returns how far a picture of a back or front camera must be turned clockwise to stand upright.
      *
      * @param sensor degrees by which the sensor is mounted, see SENSOR_ORIENTATION
      * @param display degrees by which the screen's content is turned: 0, 90, 180 or 270

@@ -19,7 +19,7 @@ import java.util.Map;
 /** Sends camera frames, always the newest, and measures how fast answers come. */
 final class LiveMode implements StreamListener {
     private static final int JPEG_QUALITY = 80;
-    /** How much of the frame rate the newest answer decides. */
+    /** The share of the newest answer in the frame rate. */
     private static final double NEWEST = 0.2;
 
     private final FrameStream stream;
@@ -43,7 +43,7 @@ final class LiveMode implements StreamListener {
         void onLiveError(PocketServeException error);
     }
 
-    /** What is remembered of a frame until its answer comes. */
+    /** A frame whose answer has not come yet. */
     private static final class Sent {
         private final long at;
         private final int width;
@@ -97,7 +97,7 @@ final class LiveMode implements StreamListener {
         stream.close();
     }
 
-    private Sent taken(long frame) {
+    private Sent take(long frame) {
         synchronized (sent) {
             return sent.remove(frame);
         }
@@ -105,7 +105,7 @@ final class LiveMode implements StreamListener {
 
     @Override
     public void onResult(long frame, Prediction prediction) {
-        Sent about = taken(frame);
+        Sent about = take(frame);
         if (about == null) {
             return;
         }
@@ -120,12 +120,12 @@ final class LiveMode implements StreamListener {
 
     @Override
     public void onDropped(long frame) {
-        taken(frame);
+        take(frame);
     }
 
     @Override
     public void onError(long frame, PocketServeException error) {
-        taken(frame);
+        take(frame);
         listener.onLiveError(error);
     }
 }

@@ -84,7 +84,7 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
     public void onConfigurationChanged(Configuration changed) {
         super.onConfigurationChanged(changed);
         screen.arrange(changed);
-        camera.turned(screen.degrees());
+        camera.setRotation(screen.degrees());
     }
 
     // The server
@@ -127,7 +127,7 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
         listModels();
     }
 
-    // When something is wrong
+    // Problems and their buttons
 
     @Override
     public void onRetry() {
@@ -153,14 +153,14 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
 
     @Override
     public void onRequestPermissionsResult(int request, String[] permissions, int[] granted) {
-        boolean given = granted.length > 0 && granted[0] == PackageManager.PERMISSION_GRANTED;
-        if (request == ASK_CAMERA && given) {
+        boolean permitted = granted.length > 0 && granted[0] == PackageManager.PERMISSION_GRANTED;
+        if (request == ASK_CAMERA && permitted) {
             problem.hide();
             openCamera(false);
         } else if (request == ASK_CAMERA) {
             problem.show(getString(R.string.problem_other), getString(R.string.camera_permission),
                     Problem.Action.CAMERA);
-        } else if (request == ASK_TERMUX && given) {
+        } else if (request == ASK_TERMUX && permitted) {
             starter.start(client.get());
         } else if (request == ASK_TERMUX && granted.length > 0) {
             starter.notAllowed();
@@ -231,7 +231,7 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
             return;
         }
         if (checkSelfPermission(Manifest.permission.CAMERA) == PackageManager.PERMISSION_GRANTED) {
-            camera.turned(screen.degrees());
+            camera.setRotation(screen.degrees());
             camera.open();
             setLive(screen.wantsLive());
         } else if (ask) {
@@ -250,8 +250,8 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
     }
 
     @Override
-    public void onCameraError(String why) {
-        screen.say(getString(R.string.camera_failed, why));
+    public void onCameraError(String reason) {
+        screen.say(getString(R.string.camera_failed, reason));
     }
 
     @Override
@@ -261,7 +261,7 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
 
     @Override
     public void onSurfaceTextureSizeChanged(SurfaceTexture texture, int width, int height) {
-        camera.turned(screen.degrees());
+        camera.setRotation(screen.degrees());
     }
 
     @Override

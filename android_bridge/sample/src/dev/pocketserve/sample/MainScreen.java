@@ -16,7 +16,7 @@ import dev.pocketserve.bridge.Prediction;
 
 /** The first screen's views. It knows what they show, and nothing of servers and cameras. Of the main thread. */
 final class MainScreen {
-    /** Where the camera draws. */
+    /** The view that the camera draws on. */
     final TextureView preview;
     private final Activity activity;
     private final MainExecutor mainThread = new MainExecutor();
@@ -26,7 +26,7 @@ final class MainScreen {
     private final TextView liveStatus;
     private final Switch liveSwitch;
 
-    /** What the person wants. */
+    /** The wishes of the person. */
     interface Listener {
         /** A picture by the camera. */
         void onShutter();
@@ -94,7 +94,7 @@ final class MainScreen {
         content.requestLayout();
     }
 
-    /** How far the screen is turned from how it is mostly held. */
+    /** Returns how far the screen is turned from how it is mostly held. */
     int degrees() {
         return activity.getWindowManager().getDefaultDisplay().getRotation() * 90;
     }
@@ -107,19 +107,19 @@ final class MainScreen {
     }
 
     /** A picture in place of the preview. */
-    void showPicture(Pictures shown) {
-        picture.setImageBitmap(shown.shown);
+    void showPicture(Pictures photo) {
+        picture.setImageBitmap(photo.preview);
         picture.setVisibility(View.VISIBLE);
         boxes.clear();
     }
 
-    /** What was found on a picture. */
-    void showAnswer(Pictures asked, Prediction answer, long tookMs) {
+    /** Shows the answer to a picture. */
+    void showAnswer(Pictures photo, Prediction answer, long tookMs) {
         results.add(answer, tookMs);
-        boxes.show(answer.getLabels(), asked.width, asked.height, false);
+        boxes.show(answer.getLabels(), photo.width, photo.height, false);
     }
 
-    /** Whether the person wants frames to be asked about. */
+    /** Returns whether the person wants frames to be asked about. */
     boolean wantsLive() {
         return liveSwitch.isChecked();
     }
@@ -135,7 +135,7 @@ final class MainScreen {
         liveStatus.setText("");
     }
 
-    /** What was found on a frame. */
+    /** Shows the answer to a frame. */
     void showLive(Prediction prediction, int width, int height, double framesPerSecond, long latencyMs) {
         liveStatus.setText(
                 activity.getString(R.string.live_status, prediction.summary(), framesPerSecond, latencyMs));

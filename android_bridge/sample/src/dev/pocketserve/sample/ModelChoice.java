@@ -56,11 +56,11 @@ final class ModelChoice {
         for (ModelState each : states) {
             names.add(each.getName());
         }
-        String chosen = settings.model();
+        String selected = settings.model();
         models.clear();
         models.addAll(names);
         adapter.notifyDataSetChanged();
-        int position = Math.max(0, models.indexOf(chosen));
+        int position = Math.max(0, models.indexOf(selected));
         if (!models.isEmpty()) {
             spinner.setSelection(position);
         }

@@ -73,15 +73,15 @@ final class PictureQuestions {
         });
     }
 
-    private void ask(final String model, final Pictures asked) {
-        screen.showPicture(asked);
+    private void ask(final String model, final Pictures picture) {
+        screen.showPicture(picture);
         screen.say(context.getString(R.string.asking, model));
         final long began = SystemClock.elapsedRealtime();
-        client.get().async().classify(model, asked.encoded, null, new Callback<Prediction>() {
+        client.get().async().classify(model, picture.encoded, null, new Callback<Prediction>() {
             @Override
             public void onResult(Prediction answer) {
                 panel.hide();
-                screen.showAnswer(asked, answer, SystemClock.elapsedRealtime() - began);
+                screen.showAnswer(picture, answer, SystemClock.elapsedRealtime() - began);
                 screen.say(context.getString(R.string.result_line, model, answer.summary()));
             }
 

@@ -19,14 +19,14 @@ final class Pictures {
     private static final int SHOWN_LONG_SIDE = 1600;
 
     final byte[] encoded;
-    final Bitmap shown;
+    final Bitmap preview;
     /** Pixels of the upright picture, which boxes are about. */
     final int width;
     final int height;
 
-    private Pictures(byte[] encoded, Bitmap shown, int width, int height) {
+    private Pictures(byte[] encoded, Bitmap preview, int width, int height) {
         this.encoded = encoded;
-        this.shown = shown;
+        this.preview = preview;
         this.width = width;
         this.height = height;
     }

@@ -2,15 +2,15 @@ package dev.pocketserve.sample;
 
 import dev.pocketserve.bridge.PocketServeException;
 
-/** What a failed call means for the person: a title, help, and what the button does. */
+/** The meaning of a failed call for the person: a title, help, and what the button does. */
 enum Problem {
     UNREACHABLE(R.string.problem_unreachable, R.string.problem_unreachable_help, Action.START),
     TOKEN(R.string.problem_token, R.string.problem_token_help, Action.SETTINGS),
-    STRANGER(R.string.problem_stranger, R.string.problem_stranger_help, Action.SETTINGS),
+    UNTRUSTED(R.string.problem_untrusted, R.string.problem_untrusted_help, Action.SETTINGS),
     FORBIDDEN(R.string.problem_forbidden, R.string.problem_forbidden_help, Action.NONE),
     OTHER(R.string.problem_other, 0, Action.NONE);
 
-    /** What the button does. */
+    /** The action of the button. */
     enum Action { START, SETTINGS, CAMERA, NONE }
 
     final int title;
@@ -34,7 +34,7 @@ enum Problem {
                 return TOKEN;
             case PocketServeException.NOT_OUR_SERVER:
             case PocketServeException.BAD_ANSWER:
-                return STRANGER;
+                return UNTRUSTED;
             case PocketServeException.LOOPBACK_FORBIDDEN:
             case PocketServeException.CLEARTEXT_FORBIDDEN:
                 return FORBIDDEN;

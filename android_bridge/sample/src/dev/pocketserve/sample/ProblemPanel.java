@@ -16,9 +16,9 @@ final class ProblemPanel {
     private final ProgressBar progress;
     private final Button action;
     private final Button retry;
-    private Problem.Action does = Problem.Action.NONE;
+    private Problem.Action pressAction = Problem.Action.NONE;
 
-    /** What the buttons ask for. */
+    /** The actions of the buttons. */
     interface Listener {
         /** The first button was pressed. */
         void onAction(Problem.Action action);
@@ -38,7 +38,7 @@ final class ProblemPanel {
         action.setOnClickListener(new View.OnClickListener() {
             @Override
             public void onClick(View view) {
-                listener.onAction(does);
+                listener.onAction(pressAction);
             }
         });
         retry.setOnClickListener(new View.OnClickListener() {
@@ -55,14 +55,14 @@ final class ProblemPanel {
         show(activity.getString(problem.title), help, problem.action);
     }
 
-    void show(String heading, String help, Problem.Action wanted) {
-        does = wanted;
+    void show(String heading, String help, Problem.Action pressed) {
+        pressAction = pressed;
         title.setText(heading);
         text.setText(help);
-        action.setVisibility(wanted == Problem.Action.NONE ? View.GONE : View.VISIBLE);
-        if (wanted != Problem.Action.NONE) {
-            action.setText(wanted == Problem.Action.START ? R.string.start_server
-                    : wanted == Problem.Action.CAMERA ? R.string.camera_allow : R.string.settings);
+        action.setVisibility(pressed == Problem.Action.NONE ? View.GONE : View.VISIBLE);
+        if (pressed != Problem.Action.NONE) {
+            action.setText(pressed == Problem.Action.START ? R.string.start_server
+                    : pressed == Problem.Action.CAMERA ? R.string.camera_allow : R.string.settings);
         }
         retry.setVisibility(View.VISIBLE);
         progress.setVisibility(View.GONE);

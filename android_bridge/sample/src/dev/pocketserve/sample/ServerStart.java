@@ -48,7 +48,7 @@ final class ServerStart {
                 if (ready) {
                     listener.onStarted();
                 } else {
-                    again(null);
+                    retry(null);
                 }
             }
 
@@ -58,7 +58,7 @@ final class ServerStart {
                     return;
                 }
                 if (Problem.of(error) == Problem.UNREACHABLE) {
-                    again(error);
+                    retry(error);
                 } else {
                     listener.onNotStarted(error);
                 }
@@ -66,7 +66,7 @@ final class ServerStart {
         });
     }
 
-    private void again(PocketServeException error) {
+    private void retry(PocketServeException error) {
         if (SystemClock.elapsedRealtime() >= ends) {
             listener.onNotStarted(error);
             return;

@@ -27,7 +27,7 @@ import java.nio.charset.Charset;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
-/** Where the server is, how it is started, and the token: by a code, pasted, from a file, or from Termux. */
+/** Address and start of the server, and the token: by a code, pasted, from a file, or from Termux. */
 public final class SettingsActivity extends Activity implements View.OnClickListener {
     private static final int PICK_FILE = 1;
     private static final int ASK_TERMUX = 2;
@@ -90,7 +90,7 @@ public final class SettingsActivity extends Activity implements View.OnClickList
         return (EditText) findViewById(id);
     }
 
-    private String typed(int id) {
+    private String textOf(int id) {
         return field(id).getText().toString().trim();
     }
 
@@ -107,7 +107,7 @@ public final class SettingsActivity extends Activity implements View.OnClickList
         }
     }
 
-    /** Whether there is a token; the token itself is never shown again. */
+    /** Shows whether there is a token; the token itself is never shown again. */
     private void showToken() {
         TextView state = (TextView) findViewById(R.id.token_state);
         state.setText(settings.token() == null ? R.string.token_unset : R.string.token_set);
@@ -148,22 +148,22 @@ public final class SettingsActivity extends Activity implements View.OnClickList
     }
 
     private void save() {
-        int http = TokenText.port(typed(R.id.http_port));
-        int socket = TokenText.port(typed(R.id.socket_port));
+        int http = TokenText.port(textOf(R.id.http_port));
+        int socket = TokenText.port(textOf(R.id.socket_port));
         if (http < 0 || socket < 0) {
             field(http < 0 ? R.id.http_port : R.id.socket_port).setError(getString(R.string.bad_port));
             return;
         }
-        String token = typed(R.id.token);
+        String token = textOf(R.id.token);
         if (!token.isEmpty() && !keep(token)) {
             return;
         }
         int transport = ((Spinner) findViewById(R.id.transport)).getSelectedItemPosition();
         boolean raw = ((CheckBox) findViewById(R.id.raw_frames)).isChecked();
-        TokenText named = TokenText.read(token);
-        settings.setConnection(named != null && named.httpPort > 0 ? named.httpPort : http,
-                named != null && named.socketPort > 0 ? named.socketPort : socket, TRANSPORTS[transport], raw);
-        settings.setTermux(typed(R.id.program), typed(R.id.models_folder));
+        TokenText pasted = TokenText.read(token);
+        settings.setConnection(pasted != null && pasted.httpPort > 0 ? pasted.httpPort : http,
+                pasted != null && pasted.socketPort > 0 ? pasted.socketPort : socket, TRANSPORTS[transport], raw);
+        settings.setTermux(textOf(R.id.program), textOf(R.id.models_folder));
         say(getString(R.string.saved));
         finish();
     }
@@ -225,8 +225,8 @@ public final class SettingsActivity extends Activity implements View.OnClickList
     }
 
     private void pair() {
-        final String code = typed(R.id.pair_code);
-        final int port = TokenText.port(typed(R.id.http_port));
+        final String code = textOf(R.id.pair_code);
+        final int port = TokenText.port(textOf(R.id.http_port));
         if (!code.replaceAll("[^0-9]", "").matches("[0-9]{10}|[0-9]{6}")) { // an older server shows six
             field(R.id.pair_code).setError(getString(R.string.pair_digits));
             return;
@@ -236,21 +236,21 @@ public final class SettingsActivity extends Activity implements View.OnClickList
         background.execute(new Runnable() {
             @Override
             public void run() {
-                String said = null;
+                String message = null;
                 String token = null;
                 try {
                     token = Pairing.pair(settings.server().httpPort(port > 0 ? port : settings.httpPort()), code);
                 } catch (PocketServeException error) {
-                    said = explained(error);
+                    message = explained(error);
                 } catch (IllegalArgumentException error) {
-                    said = getString(R.string.pair_digits);
+                    message = getString(R.string.pair_digits);
                 }
-                paired(token, said);
+                paired(token, message);
             }
         });
     }
 
-    private void paired(final String token, final String said) {
+    private void paired(final String token, final String message) {
         mainThread.execute(new Runnable() {
             @Override
             public void run() {
@@ -262,7 +262,7 @@ public final class SettingsActivity extends Activity implements View.OnClickList
                         CommandResult.onToken.run(); // a screen that was turned meanwhile is another one
                     }
                 } else {
-                    say(said);
+                    say(message);
                 }
             }
         });
@@ -292,9 +292,9 @@ public final class SettingsActivity extends Activity implements View.OnClickList
                 requestPermissions(new String[] {Termux.PERMISSION}, ASK_TERMUX);
                 break;
             default:
-                String refused = termux.askForToken(settings);
-                if (refused != null) {
-                    say(getString(R.string.termux_refused, refused));
+                String refusal = termux.askForToken(settings);
+                if (refusal != null) {
+                    say(getString(R.string.termux_refused, refusal));
                 }
                 break;
         }

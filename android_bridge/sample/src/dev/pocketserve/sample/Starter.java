@@ -12,7 +12,7 @@ final class Starter {
     private final Listener listener;
     private ServerStart waiting;
 
-    /** What the activity has to do. */
+    /** The part of the activity. */
     interface Listener {
         /** The person must be asked for {@link Termux#PERMISSION} first. */
         void onTermuxPermissionNeeded();
@@ -44,12 +44,12 @@ final class Starter {
             default:
                 break;
         }
-        String refused = termux.startServer(settings);
-        if (refused == null) {
+        String refusal = termux.startServer(settings);
+        if (refusal == null) {
             panel.showStarting();
             await(client);
         } else {
-            cannotWithHint(context.getString(R.string.termux_refused, refused));
+            cannotWithHint(context.getString(R.string.termux_refused, refusal));
         }
     }
 
@@ -79,16 +79,16 @@ final class Starter {
         cannot(R.string.termux_permission);
     }
 
-    private void cannot(int why) {
-        cannot(context.getString(why));
+    private void cannot(int reason) {
+        cannot(context.getString(reason));
     }
 
-    private void cannotWithHint(String why) {
-        cannot(why + '\n' + context.getString(R.string.termux_hint));
+    private void cannotWithHint(String reason) {
+        cannot(reason + '\n' + context.getString(R.string.termux_hint));
     }
 
-    private void cannot(String why) {
-        panel.show(context.getString(R.string.problem_unreachable), why, Problem.Action.START);
+    private void cannot(String reason) {
+        panel.show(context.getString(R.string.problem_unreachable), reason, Problem.Action.START);
     }
 
     /** Waits no longer; the server goes on starting. */

@@ -24,7 +24,7 @@ final class Termux {
 
     private final Context context;
 
-    /** Whether commands can be run, and if not, why. */
+    /** Returns whether commands can be run, and if not, why. */
     enum State { READY, MISSING, CANNOT, NOT_ALLOWED }
 
     Termux(Context context) {

@@ -5,7 +5,7 @@ import java.net.URLDecoder;
 import java.util.regex.Pattern;
 
 /**
- * What a person pastes or imports: a bare token, or the address of a QR code such as
+ * A text that a person pastes or imports: a bare token, or the address of a QR code such as
  * {@code pocketserve://pair?http=8470&socket=8471&token=...}. Parts that are not known are passed over.
  */
 final class TokenText {
@@ -31,11 +31,11 @@ final class TokenText {
         if (text == null || text.length() > MAX_LENGTH) {
             return null;
         }
-        String given = text.trim();
-        if (TOKEN.matcher(given).matches()) {
-            return new TokenText(given, 0, 0);
+        String trimmed = text.trim();
+        if (TOKEN.matcher(trimmed).matches()) {
+            return new TokenText(trimmed, 0, 0);
         }
-        return given.startsWith(ADDRESS) ? address(given.substring(ADDRESS.length())) : null;
+        return trimmed.startsWith(ADDRESS) ? address(trimmed.substring(ADDRESS.length())) : null;
     }
 
     private static TokenText address(String query) {

@@ -6,7 +6,7 @@ import static org.junit.Assert.assertNull;
 
 import org.junit.Test;
 
-/** What of the app needs no Android. */
+/** Checks the parts of the app that need no Android. */
 public class PureTest {
     private static final String TOKEN = "nZ3b1T6ElN3GZP0oWqXq1l7x8vJ0r4c2mYk5sD9aF-_";
 

@@ -20,13 +20,13 @@ public final class ClientHandshake {
 
     private static final Charset ASCII = Charset.forName("US-ASCII");
     private static final long MAX_U32 = 0xffffffffL;
-    private static final String NOT_OURS =
+    private static final String UNPROVEN =
             "what listens there could not prove that it knows the token: it is another app on the server's port, or a "
             + "server with another token; no request was sent to it";
 
     private final byte[] key;
     private final byte[] hello;
-    private byte[] hashed = new byte[0];
+    private byte[] transcriptHash = new byte[0];
 
     /**
      * Prepares one handshake.
@@ -70,8 +70,8 @@ public final class ClientHandshake {
         }
         hex(content, "nonce", 32);
         checkAuth(content.get("auth"));
-        hashed = transcript(hello, FrameEncoder.jsonFrame(FrameType.CHALLENGE, 0, 0, challenge.body()));
-        String auth = key == null ? "{}" : "{\"proof\":\"" + clientProof(key, hashed) + "\"}";
+        transcriptHash = transcript(hello, FrameEncoder.jsonFrame(FrameType.CHALLENGE, 0, 0, challenge.body()));
+        String auth = key == null ? "{}" : "{\"proof\":\"" + clientProof(key, transcriptHash) + "\"}";
         return FrameEncoder.jsonFrame(FrameType.AUTH, 0, 0, auth.getBytes(ASCII));
     }
 
@@ -82,10 +82,10 @@ public final class ClientHandshake {
                         "the server asks for a token and this client has none; `pocketserve token` prints it");
             }
         } else if (!"none".equals(auth)) {
-            throw broken("auth must be hmac-sha256 or none");
+            throw malformed("auth must be hmac-sha256 or none");
         } else if (key != null) {
-            throw notOurs("what listens there does not ask for the token: it is another app on the server's port, or "
-                    + "a server that runs with --no-auth (then use no token); no request was sent to it");
+            throw notOurServer("what listens there does not ask for the token: it is another app on the server's port, "
+                    + "or a server that runs with --no-auth (then use no token); no request was sent to it");
         }
     }
 
@@ -102,8 +102,8 @@ public final class ClientHandshake {
             Object proof = content.get("proof");
             byte[] presented = proof instanceof String ? ((String) proof).getBytes(ASCII) : new byte[0];
             // Constant time, so that a peer cannot find the proof byte by byte.
-            if (!MessageDigest.isEqual(serverProof(key, hashed).getBytes(ASCII), presented)) {
-                throw notOurs(NOT_OURS);
+            if (!MessageDigest.isEqual(serverProof(key, transcriptHash).getBytes(ASCII), presented)) {
+                throw notOurServer(UNPROVEN);
             }
         }
         Object server = content.get("server");
@@ -114,7 +114,7 @@ public final class ClientHandshake {
     }
 
     /**
-     * What the proofs are about: a hash of both frames, headers included.
+     * Returns what the proofs are about: a hash of both frames, headers included.
      *
      * @param hello the whole HELLO frame
      * @param challenge the whole CHALLENGE frame
@@ -131,7 +131,7 @@ public final class ClientHandshake {
     }
 
     /**
-     * What AUTH carries.
+     * Returns the proof that AUTH carries.
      *
      * @param key the token's bytes
      * @param transcript see {@link #transcript}
@@ -142,7 +142,7 @@ public final class ClientHandshake {
     }
 
     /**
-     * What READY carries.
+     * Returns the proof that READY carries.
      *
      * @param key the token's bytes
      * @param transcript see {@link #transcript}
@@ -167,14 +167,14 @@ public final class ClientHandshake {
         try {
             return StrictJson.object(frame.body());
         } catch (IllegalArgumentException error) {
-            throw broken(error.getMessage());
+            throw malformed(error.getMessage());
         }
     }
 
-    private static long number(Map<String, Object> content, String name, long least) throws HandshakeException {
+    private static long number(Map<String, Object> content, String name, long minimum) throws HandshakeException {
         Object value = content.get(name);
-        if (!(value instanceof Long) || (Long) value < least || (Long) value > MAX_U32) {
-            throw broken(name + " must be a whole number from " + least + " to " + MAX_U32);
+        if (!(value instanceof Long) || (Long) value < minimum || (Long) value > MAX_U32) {
+            throw malformed(name + " must be a whole number from " + minimum + " to " + MAX_U32);
         }
         return (Long) value;
     }
@@ -182,7 +182,7 @@ public final class ClientHandshake {
     private static void hex(Map<String, Object> content, String name, int digits) throws HandshakeException {
         Object value = content.get(name);
         if (!(value instanceof String) || !((String) value).matches("[0-9a-f]{" + digits + "}")) {
-            throw broken(name + " must be " + digits + " lower-case hexadecimal digits");
+            throw malformed(name + " must be " + digits + " lower-case hexadecimal digits");
         }
     }
 
@@ -194,12 +194,12 @@ public final class ClientHandshake {
         return text.toString();
     }
 
-    private static HandshakeException notOurs(String message) {
+    private static HandshakeException notOurServer(String message) {
         return new HandshakeException(
                 ConnectionFault.UNAUTHORIZED, HandshakeException.Refusal.NOT_OUR_SERVER, message);
     }
 
-    private static HandshakeException broken(String message) {
+    private static HandshakeException malformed(String message) {
         return new HandshakeException(ConnectionFault.BAD_HANDSHAKE, HandshakeException.Refusal.BROKEN,
                 "the handshake is broken: " + message);
     }

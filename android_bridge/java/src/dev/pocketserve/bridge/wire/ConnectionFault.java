@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge.wire;
 
-/** Why a connection ends: the reasons of an ERROR frame, with the numbers that the protocol gives them. */
+/** The reasons of an ERROR frame, with the numbers that the protocol gives them. */
 public enum ConnectionFault {
     /** A frame does not start with the bytes 4f 49. */
     BAD_MARK(1),

@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge.wire;
 
-/** What a server allows on one connection, as its READY frame says. */
+/** The limits of a server for one connection, as its READY frame says. */
 public final class ConnectionLimits {
     private final long maxFrame;
     private final long maxInflight;

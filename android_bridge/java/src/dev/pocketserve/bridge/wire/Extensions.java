@@ -38,7 +38,7 @@ public final class Extensions {
         if (length == 0) {
             return NONE;
         }
-        Map<Integer, byte[]> found = new LinkedHashMap<>();
+        Map<Integer, byte[]> parsed = new LinkedHashMap<>();
         int end = offset + length;
         int at = offset;
         while (at < end) {
@@ -53,12 +53,12 @@ public final class Extensions {
             }
             byte[] value = new byte[size];
             System.arraycopy(data, at, value, 0, size);
-            if (found.put(tag, value) != null) {
+            if (parsed.put(tag, value) != null) {
                 throw bad("extension " + tag + " comes twice");
             }
             at += size;
         }
-        Extensions read = new Extensions(found);
+        Extensions read = new Extensions(parsed);
         read.check();
         return read;
     }

@@ -1,6 +1,6 @@
 package dev.pocketserve.bridge.wire;
 
-/** One whole frame as it was received. */
+/** A whole frame as it was received. */
 public final class Frame {
     private final int type;
     private final long requestId;
@@ -21,7 +21,7 @@ public final class Frame {
     }
 
     /**
-     * What the frame is.
+     * Returns the type of the frame.
      *
      * @return a constant of {@link FrameType}
      */

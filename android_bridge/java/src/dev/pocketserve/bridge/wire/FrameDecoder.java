@@ -17,11 +17,11 @@ public final class FrameDecoder {
     private static final int MAX_HANDSHAKE_BYTES = 4096;
     private static final int MAX_NOTICE_BYTES = 65_536;
     private static final Charset ASCII = Charset.forName("US-ASCII");
-    private static final byte[] NOTHING = new byte[0];
+    private static final byte[] EMPTY = new byte[0];
     /** A longer body is given memory in steps, each twice the one before: memory follows what has come. */
     private static final int FIRST_BODY_BYTES = 1 << 20;
 
-    /** Whose bytes are read. */
+    /** The side whose bytes are read. */
     public enum Side {
         /** This is a client: it reads what a server sends. */
         CLIENT,
@@ -36,7 +36,7 @@ public final class FrameDecoder {
     private final byte[] head = new byte[FrameEncoder.HEADER_BYTES];
     private State state = State.FIRST;
     private int headFilled;
-    private byte[] middle = NOTHING;
+    private byte[] middle = EMPTY;
     private int middleFilled;
     private byte[] body;
     private int bodyLength;
@@ -62,7 +62,7 @@ public final class FrameDecoder {
     }
 
     /**
-     * Whether a frame was begun and is not whole yet.
+     * Returns whether a frame was begun and is not whole yet.
      *
      * @return false between frames
      */
@@ -86,9 +86,9 @@ public final class FrameDecoder {
             if (headFilled < head.length) {
                 at += fillHead(bytes, at, end - at);
             } else if (skipping > 0) {
-                int gone = (int) Math.min(skipping, end - at);
-                at += gone;
-                skipping -= gone;
+                int skipped = (int) Math.min(skipping, end - at);
+                at += skipped;
+                skipping -= skipped;
                 finishSkipped();
             } else if (middleFilled < middle.length) {
                 int count = Math.min(middle.length - middleFilled, end - at);
@@ -112,9 +112,9 @@ public final class FrameDecoder {
      * @return null when there is none; a frame is handed out once
      */
     public Frame take() {
-        Frame taken = ready;
+        Frame frame = ready;
         ready = null;
-        return taken;
+        return frame;
     }
 
     /**
@@ -138,7 +138,7 @@ public final class FrameDecoder {
     }
 
     /**
-     * Where the body's next byte goes.
+     * Returns the place of the body's next byte.
      *
      * @return an index of {@link #body}
      */
@@ -155,7 +155,7 @@ public final class FrameDecoder {
     public void bodyReceived(int count) throws WireException {
         bodyFilled += count;
         if (bodyFilled == body.length && bodyFilled < bodyLength) {
-            body = grown(body, (int) Math.min(bodyLength, 2L * body.length));
+            body = grow(body, (int) Math.min(bodyLength, 2L * body.length));
         }
         finishIfWhole();
     }
@@ -188,12 +188,12 @@ public final class FrameDecoder {
         middle = new byte[u16(head, 12) + (int) extLength];
         middleFilled = 0;
         bodyLength = (int) u32(head, 20);
-        body = bodyLength == 0 ? NOTHING : grown(NOTHING, Math.min(bodyLength, FIRST_BODY_BYTES));
+        body = bodyLength == 0 ? EMPTY : grow(EMPTY, Math.min(bodyLength, FIRST_BODY_BYTES));
         bodyFilled = 0;
         finishIfWhole();
     }
 
-    private static byte[] grown(byte[] body, int length) throws WireException {
+    private static byte[] grow(byte[] body, int length) throws WireException {
         try {
             return Arrays.copyOf(body, length);
         } catch (OutOfMemoryError error) {
@@ -267,9 +267,9 @@ public final class FrameDecoder {
             if (json != body) {
                 throw bad("json_len must equal body_len in " + FrameType.name(type));
             }
-            int most = type <= FrameType.READY ? MAX_HANDSHAKE_BYTES - FrameEncoder.HEADER_BYTES : MAX_NOTICE_BYTES;
-            if (body > most) {
-                throw tooLarge("the body of " + FrameType.name(type) + " may have " + most + " bytes at most");
+            int maximum = type <= FrameType.READY ? MAX_HANDSHAKE_BYTES - FrameEncoder.HEADER_BYTES : MAX_NOTICE_BYTES;
+            if (body > maximum) {
+                throw tooLarge("the body of " + FrameType.name(type) + " may have " + maximum + " bytes at most");
             }
         }
     }
@@ -312,11 +312,11 @@ public final class FrameDecoder {
         if (state != State.OPEN && u16(head, 14) != 0) {
             throw bad("there are no extensions before READY");
         }
-        // Before READY the peer is a stranger: it cannot make this side hold more than a page.
-        long most = state != State.OPEN ? MAX_HANDSHAKE_BYTES - FrameEncoder.HEADER_BYTES
+        // Before READY the peer is unproven: it cannot make this side hold more than a page.
+        long maximum = state != State.OPEN ? MAX_HANDSHAKE_BYTES - FrameEncoder.HEADER_BYTES
                 : FrameType.isOnlyJson(type) ? MAX_NOTICE_BYTES : maxBody;
-        if (length > most) {
-            throw tooLarge("body_len " + length + " exceeds " + most);
+        if (length > maximum) {
+            throw tooLarge("body_len " + length + " exceeds " + maximum);
         }
     }
 
@@ -336,7 +336,7 @@ public final class FrameDecoder {
         String target = targetLength == 0 ? "" : new String(middle, 0, targetLength, ASCII);
         ready = new Frame(type, u32(head, 4), u32(head, 8), target, extensions, (int) u32(head, 16), body);
         body = null;
-        middle = NOTHING;
+        middle = EMPTY;
         middleFilled = 0;
         headFilled = 0;
         if (state != State.OPEN && type != FrameType.ERROR) {

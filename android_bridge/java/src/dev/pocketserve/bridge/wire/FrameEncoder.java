@@ -10,7 +10,7 @@ public final class FrameEncoder {
     public static final int MAX_TARGET_BYTES = 1024;
 
     private static final Charset ASCII = Charset.forName("US-ASCII");
-    private static final byte[] NOTHING = new byte[0];
+    private static final byte[] EMPTY = new byte[0];
 
     private FrameEncoder() {
     }
@@ -24,19 +24,19 @@ public final class FrameEncoder {
      * @param contentType the body's, or null
      * @param jsonLength bytes of JSON at the body's start
      * @param bodyLength bytes of the body
-     * @param room further bytes to leave free at the end, for a body that is sent together with this
-     * @return an array of the head's length plus {@code room}
+     * @param spare further bytes to leave free at the end, for a body that is sent together with this
+     * @return an array of the head's length plus {@code spare}
      */
     public static byte[] requestHead(
             long requestId, long deadlineMs, String target, String contentType, int jsonLength, int bodyLength,
-            int room) {
+            int spare) {
         byte[] path = target.getBytes(ASCII);
         if (path.length == 0 || path.length > MAX_TARGET_BYTES) {
             throw new IllegalArgumentException(
                     "the target has " + path.length + " bytes; the limit is " + MAX_TARGET_BYTES);
         }
         byte[] ext = Extensions.contentType(contentType);
-        byte[] head = new byte[HEADER_BYTES + path.length + ext.length + room];
+        byte[] head = new byte[HEADER_BYTES + path.length + ext.length + spare];
         putHeader(head, FrameType.REQUEST, requestId, deadlineMs, path.length, ext.length, jsonLength, bodyLength);
         System.arraycopy(path, 0, head, HEADER_BYTES, path.length);
         System.arraycopy(ext, 0, head, HEADER_BYTES + path.length, ext.length);
@@ -68,7 +68,7 @@ public final class FrameEncoder {
      * @return the frame's bytes
      */
     public static byte[] emptyFrame(int type, long requestId, long arg) {
-        return jsonFrame(type, requestId, arg, NOTHING);
+        return jsonFrame(type, requestId, arg, EMPTY);
     }
 
     /**

@@ -7,9 +7,9 @@ public final class HandshakeException extends WireException {
     /** See {@link #getRefusal}. */
     private final Refusal refusal;
 
-    /** Who is to change something. */
+    /** The party that is to change something. */
     public enum Refusal {
-        /** What listens there did not prove that it knows the token. */
+        /** The program that listens there did not prove that it knows the token. */
         NOT_OUR_SERVER,
         /** The server asks for a token and this client has none. */
         TOKEN_NEEDED,
@@ -32,7 +32,7 @@ public final class HandshakeException extends WireException {
     }
 
     /**
-     * Who is to change something.
+     * The party that is to change something.
      *
      * @return never null
      */

@@ -10,7 +10,7 @@ import java.util.Map;
 
 /**
  * JSON of the handshake: UTF-8, no duplicate keys, nothing lenient. The platform's {@code org.json} takes single
- * quotes, comments and duplicate keys, so it is not used for what a stranger says.
+ * quotes, comments and duplicate keys, so it is not used for what an unproven peer says.
  *
  * <p>Values become {@code Map<String, Object>}, {@code List<Object>}, String, Long (or Double), Boolean and null.
  */
@@ -69,40 +69,40 @@ public final class StrictJson {
     }
 
     private Map<String, Object> members(int depth) {
-        Map<String, Object> found = new LinkedHashMap<>();
+        Map<String, Object> result = new LinkedHashMap<>();
         at++;
         space();
         if (peek() == '}') {
             at++;
-            return found;
+            return result;
         }
         while (true) {
             space();
             String name = string();
             expect(':');
             Object value = value(depth + 1);
-            if (found.containsKey(name)) {
+            if (result.containsKey(name)) {
                 throw wrong("a key comes twice");
             }
-            found.put(name, value);
+            result.put(name, value);
             if (!another('}')) {
-                return found;
+                return result;
             }
         }
     }
 
     private List<Object> items(int depth) {
-        List<Object> found = new ArrayList<>();
+        List<Object> result = new ArrayList<>();
         at++;
         space();
         if (peek() == ']') {
             at++;
-            return found;
+            return result;
         }
         do {
-            found.add(value(depth + 1));
+            result.add(value(depth + 1));
         } while (another(']'));
-        return found;
+        return result;
     }
 
     private boolean another(char end) {
@@ -115,10 +115,10 @@ public final class StrictJson {
         return next == ',';
     }
 
-    private void expect(char wanted) {
+    private void expect(char expected) {
         space();
-        if (peek() != wanted) {
-            throw wrong("'" + wanted + "' was expected");
+        if (peek() != expected) {
+            throw wrong("'" + expected + "' was expected");
         }
         at++;
     }
@@ -230,7 +230,7 @@ public final class StrictJson {
         return next;
     }
 
-    private IllegalArgumentException wrong(String what) {
-        return new IllegalArgumentException(what + " at character " + at);
+    private IllegalArgumentException wrong(String reason) {
+        return new IllegalArgumentException(reason + " at character " + at);
     }
 }

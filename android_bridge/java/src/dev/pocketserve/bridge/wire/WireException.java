@@ -19,7 +19,7 @@ public class WireException extends Exception {
     }
 
     /**
-     * Which rule was broken.
+     * Returns the rule that was broken.
      *
      * @return never null
      */

@@ -10,7 +10,7 @@ import static org.junit.Assert.fail;
 import java.util.Random;
 import org.junit.Test;
 
-/** What the vectors cannot say: bodies received in place, numbers beyond int, any bytes at all. */
+/** Checks what the vectors cannot say: bodies received in place, numbers beyond int, any bytes at all. */
 public class FrameDecoderTest {
     private static FrameDecoder open(int maxBody) {
         FrameDecoder decoder = new FrameDecoder(FrameDecoder.Side.CLIENT, maxBody);
@@ -62,15 +62,15 @@ public class FrameDecoderTest {
 
     @Test
     public void aFrameIsHandedOutBeforeTheNextIsRead() throws Exception {
-        byte[] one = response(1, new byte[3]);
-        byte[] two = new byte[one.length * 2];
-        System.arraycopy(one, 0, two, 0, one.length);
-        System.arraycopy(one, 0, two, one.length, one.length);
+        byte[] frame = response(1, new byte[3]);
+        byte[] two = new byte[frame.length * 2];
+        System.arraycopy(frame, 0, two, 0, frame.length);
+        System.arraycopy(frame, 0, two, frame.length, frame.length);
         FrameDecoder decoder = open(10);
-        assertEquals(one.length, decoder.feed(two, 0, two.length));
-        assertEquals(0, decoder.feed(two, one.length, one.length));
+        assertEquals(frame.length, decoder.feed(two, 0, two.length));
+        assertEquals(0, decoder.feed(two, frame.length, frame.length));
         assertEquals(1, decoder.take().requestId());
-        assertEquals(one.length, decoder.feed(two, one.length, one.length));
+        assertEquals(frame.length, decoder.feed(two, frame.length, frame.length));
     }
 
     @Test
@@ -110,8 +110,8 @@ public class FrameDecoderTest {
                     at += used;
                     decoder.take();
                 }
-            } catch (WireException named) {
-                assertTrue(named.getFault().number() > 0);
+            } catch (WireException error) {
+                assertTrue(error.getFault().number() > 0);
             }
         }
     }

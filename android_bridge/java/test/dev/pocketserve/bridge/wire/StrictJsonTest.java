@@ -8,7 +8,7 @@ import java.nio.charset.Charset;
 import java.util.Map;
 import org.junit.Test;
 
-/** JSON as strangers may send it. */
+/** JSON as unproven peers may send it. */
 public class StrictJsonTest {
     private static final Charset UTF_8 = Charset.forName("UTF-8");
 

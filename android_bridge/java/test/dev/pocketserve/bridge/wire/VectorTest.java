@@ -23,15 +23,15 @@ import org.junit.Test;
 public class VectorTest {
     private static final Charset UTF_8 = Charset.forName("UTF-8");
 
-    /** One vector. */
+    /** A vector. */
     private static final class Vector {
         final String name;
-        final JSONObject said;
+        final JSONObject content;
         final byte[] bytes;
 
         Vector(File json) throws Exception {
             name = json.getName();
-            said = new JSONObject(new String(Files.readAllBytes(json.toPath()), UTF_8));
+            content = new JSONObject(new String(Files.readAllBytes(json.toPath()), UTF_8));
             File bin = new File(json.getPath().replaceAll("\\.json$", ".bin"));
             bytes = Files.readAllBytes(bin.toPath());
         }
@@ -39,29 +39,29 @@ public class VectorTest {
 
     private static List<Vector> vectors(String folder, String kind) throws Exception {
         File[] files = new File(System.getProperty("pocketserve.vectors"), folder).listFiles();
-        List<Vector> found = new ArrayList<>();
+        List<Vector> vectors = new ArrayList<>();
         assertNotNull("there is no folder of vectors called " + folder, files);
         Arrays.sort(files);
         for (File file : files) {
             if (file.getName().endsWith(".json")) {
                 Vector vector = new Vector(file);
-                if (vector.said.getString("kind").equals(kind)) {
-                    found.add(vector);
+                if (vector.content.getString("kind").equals(kind)) {
+                    vectors.add(vector);
                 }
             }
         }
-        assertFalse("no vectors of kind " + kind + " in " + folder, found.isEmpty());
-        return found;
+        assertFalse("no vectors of kind " + kind + " in " + folder, vectors.isEmpty());
+        return vectors;
     }
 
-    private static FrameDecoder decoder(JSONObject said) throws Exception {
-        boolean client = said.getString("receiver").equals("client");
-        int most = (int) Math.min(Integer.MAX_VALUE, said.optLong("max_body", 67_108_864));
+    private static FrameDecoder decoder(JSONObject content) throws Exception {
+        boolean client = content.getString("receiver").equals("client");
+        int maximum = (int) Math.min(Integer.MAX_VALUE, content.optLong("max_body", 67_108_864));
         FrameDecoder decoder =
-                new FrameDecoder(client ? FrameDecoder.Side.CLIENT : FrameDecoder.Side.SERVER, most);
-        if (said.getString("state").equals("ready")) {
+                new FrameDecoder(client ? FrameDecoder.Side.CLIENT : FrameDecoder.Side.SERVER, maximum);
+        if (content.getString("state").equals("ready")) {
             decoder.skipHandshake();
-        } else if (said.getString("awaits").equals(client ? "READY" : "AUTH")) {
+        } else if (content.getString("awaits").equals(client ? "READY" : "AUTH")) {
             int before = client ? FrameType.CHALLENGE : FrameType.HELLO;
             decoder.feed(FrameEncoder.emptyFrame(before, 0, 0), 0, 24);
             decoder.take();
@@ -87,12 +87,12 @@ public class VectorTest {
     @Test
     public void goodFramesAreRead() throws Exception {
         for (Vector vector : vectors("valid", "frames")) {
-            if (!vector.said.getString("receiver").equals("client")) {
+            if (!vector.content.getString("receiver").equals("client")) {
                 continue;
             }
             for (int step : steps(vector.bytes)) {
                 List<Frame> frames = new ArrayList<>();
-                FrameDecoder decoder = decoder(vector.said);
+                FrameDecoder decoder = decoder(vector.content);
                 feed(decoder, vector.bytes, step, frames);
                 check(vector, frames);
                 assertFalse(vector.name, decoder.midFrame());
@@ -107,20 +107,20 @@ public class VectorTest {
     }
 
     private static void check(Vector vector, List<Frame> frames) throws Exception {
-        JSONArray wanted = vector.said.getJSONArray("frames");
-        assertEquals(vector.name, wanted.length(), frames.size());
+        JSONArray expected = vector.content.getJSONArray("frames");
+        assertEquals(vector.name, expected.length(), frames.size());
         for (int i = 0; i < frames.size(); i++) {
-            JSONObject one = wanted.getJSONObject(i);
+            JSONObject item = expected.getJSONObject(i);
             Frame frame = frames.get(i);
-            assertEquals(vector.name, one.getInt("type"), frame.type());
-            assertEquals(vector.name, one.getString("name"), FrameType.name(frame.type()));
-            assertEquals(vector.name, one.getLong("request_id"), frame.requestId());
-            assertEquals(vector.name, one.getLong("arg"), frame.arg());
-            assertEquals(vector.name, one.getString("target"), frame.target());
-            assertEquals(vector.name, one.getLong("json_length"), frame.jsonLength());
-            assertEquals(vector.name, one.getLong("body_length"), frame.body().length);
-            assertEquals(vector.name, one.getString("body_sha256"), sha256(frame.body()));
-            JSONArray ext = one.getJSONArray("ext");
+            assertEquals(vector.name, item.getInt("type"), frame.type());
+            assertEquals(vector.name, item.getString("name"), FrameType.name(frame.type()));
+            assertEquals(vector.name, item.getLong("request_id"), frame.requestId());
+            assertEquals(vector.name, item.getLong("arg"), frame.arg());
+            assertEquals(vector.name, item.getString("target"), frame.target());
+            assertEquals(vector.name, item.getLong("json_length"), frame.jsonLength());
+            assertEquals(vector.name, item.getLong("body_length"), frame.body().length);
+            assertEquals(vector.name, item.getString("body_sha256"), sha256(frame.body()));
+            JSONArray ext = item.getJSONArray("ext");
             assertEquals(vector.name, ext.length(), frame.extensions().values().size());
             for (int j = 0; j < ext.length(); j++) {
                 byte[] value = frame.extensions().values().get(ext.getJSONObject(j).getInt("tag"));
@@ -136,19 +136,19 @@ public class VectorTest {
     @Test
     public void badFramesAreNamed() throws Exception {
         for (Vector vector : vectors("invalid", "frames")) {
-            if (!vector.said.getString("receiver").equals("client")) {
+            if (!vector.content.getString("receiver").equals("client")) {
                 continue;
             }
             for (int step : steps(vector.bytes)) {
                 List<Frame> frames = new ArrayList<>();
                 try {
-                    feed(decoder(vector.said), vector.bytes, step, frames);
+                    feed(decoder(vector.content), vector.bytes, step, frames);
                     fail(vector.name + " was taken");
                 } catch (WireException fault) {
-                    assertEquals(vector.name, vector.said.getString("code"), fault.getFault().name());
-                    assertEquals(vector.name, vector.said.getInt("reason"), fault.getFault().number());
+                    assertEquals(vector.name, vector.content.getString("code"), fault.getFault().name());
+                    assertEquals(vector.name, vector.content.getInt("reason"), fault.getFault().number());
                 }
-                assertEquals(vector.name, vector.said.getInt("good_frames"), frames.size());
+                assertEquals(vector.name, vector.content.getInt("good_frames"), frames.size());
             }
         }
     }
@@ -157,17 +157,17 @@ public class VectorTest {
     public void whatAClientSendsIsMadeAlike() throws Exception {
         int checked = 0;
         for (Vector vector : vectors("valid", "frames")) {
-            if (!vector.said.getString("receiver").equals("server") || !vector.said.optBoolean("canonical")) {
+            if (!vector.content.getString("receiver").equals("server") || !vector.content.optBoolean("canonical")) {
                 continue;
             }
-            ByteArrayOutputStream made = new ByteArrayOutputStream();
-            JSONArray frames = vector.said.getJSONArray("frames");
-            boolean ours = true;
-            for (int i = 0; i < frames.length() && ours; i++) {
-                ours = encode(made, frames.getJSONObject(i), vector.bytes);
+            ByteArrayOutputStream encoded = new ByteArrayOutputStream();
+            JSONArray frames = vector.content.getJSONArray("frames");
+            boolean encodable = true;
+            for (int i = 0; i < frames.length() && encodable; i++) {
+                encodable = encode(encoded, frames.getJSONObject(i), vector.bytes);
             }
-            if (ours) {
-                assertArrayEquals(vector.name, vector.bytes, made.toByteArray());
+            if (encodable) {
+                assertArrayEquals(vector.name, vector.bytes, encoded.toByteArray());
                 checked++;
             }
         }
@@ -175,7 +175,7 @@ public class VectorTest {
     }
 
     /** Appends one frame; false for extensions that this library never sends. */
-    private static boolean encode(ByteArrayOutputStream made, JSONObject frame, byte[] bin) throws Exception {
+    private static boolean encode(ByteArrayOutputStream encoded, JSONObject frame, byte[] bin) throws Exception {
         int type = frame.getInt("type");
         JSONArray ext = frame.getJSONArray("ext");
         int length = frame.getInt("body_length");
@@ -198,67 +198,67 @@ public class VectorTest {
         if (type != FrameType.REQUEST) {
             FrameEncoder.putHeader(head, type, id, frame.getLong("arg"), 0, 0, frame.getInt("json_length"), length);
         }
-        made.write(head);
-        made.write(bin, made.size(), length);
+        encoded.write(head);
+        encoded.write(bin, encoded.size(), length);
         return true;
     }
 
     @Test
     public void goodHandshakesSucceed() throws Exception {
         for (Vector vector : vectors("valid", "handshake")) {
-            JSONObject said = vector.said;
-            ClientHandshake handshake = handshake(said);
-            byte[] auth = handshake.answerChallenge(frame(said, "challenge", FrameType.CHALLENGE));
-            if (said.optBoolean("byte_exact")) {
-                assertEquals(vector.name, said.getString("hello"), ClientHandshake.hex(handshake.hello()));
-                assertEquals(vector.name, said.getString("auth"), ClientHandshake.hex(auth));
-                ConnectionLimits limits = handshake.acceptReady(frame(said, "ready", FrameType.READY));
-                assertEquals(vector.name, said.getJSONObject("limits").getLong("max_frame"), limits.maxFrame());
-                assertEquals(vector.name, said.getJSONObject("limits").getLong("max_inflight"), limits.maxInflight());
-                assertEquals(vector.name, said.getJSONObject("limits").getLong("idle_ms"), limits.idleMs());
+            JSONObject content = vector.content;
+            ClientHandshake handshake = handshake(content);
+            byte[] auth = handshake.answerChallenge(frame(content, "challenge", FrameType.CHALLENGE));
+            if (content.optBoolean("byte_exact")) {
+                assertEquals(vector.name, content.getString("hello"), ClientHandshake.hex(handshake.hello()));
+                assertEquals(vector.name, content.getString("auth"), ClientHandshake.hex(auth));
+                ConnectionLimits limits = handshake.acceptReady(frame(content, "ready", FrameType.READY));
+                assertEquals(vector.name, content.getJSONObject("limits").getLong("max_frame"), limits.maxFrame());
+                assertEquals(vector.name, content.getJSONObject("limits").getLong("max_inflight"), limits.maxInflight());
+                assertEquals(vector.name, content.getJSONObject("limits").getLong("idle_ms"), limits.idleMs());
             }
             proofs(vector);
         }
     }
 
     private static void proofs(Vector vector) throws Exception {
-        JSONObject said = vector.said;
+        JSONObject content = vector.content;
         byte[] transcript =
-                ClientHandshake.transcript(unhex(said.getString("hello")), unhex(said.getString("challenge")));
-        assertEquals(vector.name, said.getString("transcript"), ClientHandshake.hex(transcript));
-        if (!said.isNull("client_proof")) {
-            byte[] key = unhex(said.getString("client_key"));
-            assertEquals(vector.name, said.getString("client_proof"), ClientHandshake.clientProof(key, transcript));
-            assertEquals(vector.name, said.getString("server_proof"), ClientHandshake.serverProof(key, transcript));
+                ClientHandshake.transcript(unhex(content.getString("hello")), unhex(content.getString("challenge")));
+        assertEquals(vector.name, content.getString("transcript"), ClientHandshake.hex(transcript));
+        if (!content.isNull("client_proof")) {
+            byte[] key = unhex(content.getString("client_key"));
+            assertEquals(vector.name, content.getString("client_proof"), ClientHandshake.clientProof(key, transcript));
+            assertEquals(vector.name, content.getString("server_proof"), ClientHandshake.serverProof(key, transcript));
         }
     }
 
     @Test
     public void badHandshakesAreRefused() throws Exception {
         for (Vector vector : vectors("invalid", "handshake")) {
-            JSONObject said = vector.said;
-            if (!said.getString("refused_by").equals("client")) {
+            JSONObject content = vector.content;
+            if (!content.getString("refused_by").equals("client")) {
                 continue;
             }
             try {
-                ClientHandshake handshake = handshake(said);
-                handshake.answerChallenge(frame(said, "challenge", FrameType.CHALLENGE));
-                handshake.acceptReady(frame(said, "ready", FrameType.READY));
+                ClientHandshake handshake = handshake(content);
+                handshake.answerChallenge(frame(content, "challenge", FrameType.CHALLENGE));
+                handshake.acceptReady(frame(content, "ready", FrameType.READY));
                 fail(vector.name + " was taken");
             } catch (WireException fault) {
-                assertEquals(vector.name, said.getString("code"), fault.getFault().name());
+                assertEquals(vector.name, content.getString("code"), fault.getFault().name());
             }
         }
     }
 
-    private static ClientHandshake handshake(JSONObject said) throws Exception {
-        String token = said.isNull("client_key") ? null : new String(unhex(said.getString("client_key")), "US-ASCII");
-        return new ClientHandshake(token, unhex(said.getString("client_nonce")), said.getLong("client_max_frame"),
-                said.optString("client_name", ""));
+    private static ClientHandshake handshake(JSONObject content) throws Exception {
+        String token = content.isNull("client_key") ? null : new String(unhex(content.getString("client_key")), "US-ASCII");
+        return new ClientHandshake(token, unhex(content.getString("client_nonce")), content.getLong("client_max_frame"),
+                content.optString("client_name", ""));
     }
 
-    private static Frame frame(JSONObject said, String name, int type) throws Exception {
-        byte[] bytes = unhex(said.getString(name));
+    private static Frame frame(JSONObject content, String name, int type) throws Exception {
+        byte[] bytes = unhex(content.getString(name));
         FrameDecoder decoder = new FrameDecoder(FrameDecoder.Side.CLIENT, 4096);
         if (type == FrameType.READY) {
             decoder.feed(FrameEncoder.emptyFrame(FrameType.CHALLENGE, 0, 0), 0, 24);

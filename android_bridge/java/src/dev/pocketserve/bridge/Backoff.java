@@ -3,10 +3,10 @@ package dev.pocketserve.bridge;
 import java.util.Random;
 
 /**
- * How long to wait before each further attempt: the first pause is short, each is longer than the one before by the
+ * Pauses before further attempts: the first pause is short, each is longer than the one before by the
  * same factor, and all are a little shorter than that by chance, so that clients of one server do not come together.
  */
-final class Pauses {
+final class Backoff {
     private static final int FIRST_MS = 50;
     private static final double CHANCE = 0.25;
 
@@ -15,7 +15,7 @@ final class Pauses {
     private final Random random;
     private double next = FIRST_MS;
 
-    private Pauses(double growth, int longestMs, Random random) {
+    private Backoff(double growth, int longestMs, Random random) {
         this.growth = growth;
         this.longestMs = longestMs;
         this.random = random;
@@ -26,13 +26,13 @@ final class Pauses {
      * return late by a small part of its absence. That asks some thirty times in five seconds, which costs next to
      * nothing: nobody listens, and the system says so at once.
      */
-    static Pauses whileAway(Random random) {
-        return new Pauses(1.125, 250, random);
+    static Backoff whileUnreachable(Random random) {
+        return new Backoff(1.125, 250, random);
     }
 
     /** For a server that is there and turned a request away. */
-    static Pauses whileBusy(Random random) {
-        return new Pauses(2, 1000, random);
+    static Backoff whileBusy(Random random) {
+        return new Backoff(2, 1000, random);
     }
 
     /** The next one, from three quarters of its length to all of it. */

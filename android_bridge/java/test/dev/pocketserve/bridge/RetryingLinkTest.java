@@ -13,12 +13,12 @@ import java.util.concurrent.TimeUnit;
 import org.junit.Test;
 
 /** A server that is away: how often it is looked for, for how long, and what ends the waiting. No time passes here. */
-public class PatientLinkTest {
+public class RetryingLinkTest {
     private static final int LIMIT = 30_000;
     private static final int WINDOW_MS = 5000;
     private final FakeClock clock = new FakeClock();
     private final Server server = new Server();
-    private final PatientLink link = new PatientLink(server, WINDOW_MS, clock);
+    private final RetryingLink link = new RetryingLink(server, WINDOW_MS, clock);
 
     /** Does what was planned for each attempt, then answers for ever. */
     private static final class Server implements Link {
@@ -65,15 +65,15 @@ public class PatientLinkTest {
         // The one that failed, and five more: the first pauses are short.
         assertEquals(1 + 6, server.attempts);
         assertEquals(5, clock.waits.size());
-        assertTrue(clock.waits.toString(), clock.waits.get(0) <= 50 && clock.waited() <= 400);
+        assertTrue(clock.waits.toString(), clock.waits.get(0) <= 50 && clock.totalWaitMs() <= 400);
     }
 
     @Test(timeout = LIMIT)
     public void itIsLookedForUntilTheWindowEnds() throws Exception {
         ask();
         server.always = away();
-        Faulty.of(PocketServeException.SERVER_UNREACHABLE, this::ask);
-        assertEquals(WINDOW_MS, clock.waited());
+        ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE, this::ask);
+        assertEquals(WINDOW_MS, clock.totalWaitMs());
         assertTrue(server.attempts + " attempts", server.attempts >= 20 && server.attempts <= 40);
     }
 
@@ -81,9 +81,9 @@ public class PatientLinkTest {
     public void theCallersOwnTimeBoundsItToo() throws Exception {
         ask();
         server.always = away();
-        Faulty.of(PocketServeException.SERVER_UNREACHABLE,
+        ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE,
                 () -> link.exchange(Request.get("/v2"), Deadline.in(120, clock), new Cancellation()));
-        assertEquals(120, clock.waited());
+        assertEquals(120, clock.totalWaitMs());
     }
 
     /** Java takes a wait of 0 for one without an end. */
@@ -102,18 +102,18 @@ public class PatientLinkTest {
                 pass(-Math.min(2, ms - 1)); // it ends a little early
             }
         };
-        PatientLink patient = new PatientLink(server, WINDOW_MS, passing);
-        patient.exchange(Request.get("/v2"), Deadline.in(30_000, passing), new Cancellation());
+        RetryingLink link = new RetryingLink(server, WINDOW_MS, passing);
+        link.exchange(Request.get("/v2"), Deadline.in(30_000, passing), new Cancellation());
         server.always = away();
-        Faulty.of(PocketServeException.SERVER_UNREACHABLE,
-                () -> patient.exchange(Request.get("/v2"), Deadline.in(30_000, passing), new Cancellation()));
+        ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE,
+                () -> link.exchange(Request.get("/v2"), Deadline.in(30_000, passing), new Cancellation()));
         assertFalse(passing.waits.toString(), passing.waits.contains(0L));
     }
 
     @Test(timeout = LIMIT)
     public void onlyASmallPartOfTheAbsenceIsLostInWaiting() {
         for (int seed = 0; seed < 50; seed++) {
-            Pauses pauses = Pauses.whileAway(new Random(seed));
+            Backoff pauses = Backoff.whileUnreachable(new Random(seed));
             long away = 0;
             for (int i = 0; i < 60; i++) {
                 long pause = pauses.nextMs();
@@ -126,11 +126,11 @@ public class PatientLinkTest {
 
     @Test(timeout = LIMIT)
     public void twoClientsDoNotComeTogether() {
-        Pauses one = Pauses.whileAway(new Random(1));
-        Pauses other = Pauses.whileAway(new Random(2));
+        Backoff first = Backoff.whileUnreachable(new Random(1));
+        Backoff other = Backoff.whileUnreachable(new Random(2));
         int different = 0;
         for (int i = 0; i < 20; i++) {
-            different += one.nextMs() == other.nextMs() ? 0 : 1;
+            different += first.nextMs() == other.nextMs() ? 0 : 1;
         }
         assertTrue(different > 10);
     }
@@ -138,14 +138,14 @@ public class PatientLinkTest {
     @Test(timeout = LIMIT)
     public void whatIsNotWaitedFor() throws Exception {
         server.plan.add(away());
-        Faulty.of(PocketServeException.SERVER_UNREACHABLE, this::ask); // it has never answered
+        ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE, this::ask); // it has never answered
         ask();
         for (Request request : new Request[] {Request.get("/v2").once(), Request.get("/v2").withoutToken()}) {
             server.plan.add(away());
-            Faulty.of(PocketServeException.SERVER_UNREACHABLE, () -> ask(request));
+            ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE, () -> ask(request));
         }
         server.plan.add(Faults.closed());
-        Faulty.of(PocketServeException.CLOSED, this::ask);
+        ExpectedFailure.of(PocketServeException.CLOSED, this::ask);
         assertEquals(0, clock.waits.size());
     }
 
@@ -166,29 +166,29 @@ public class PatientLinkTest {
     }
 
     private interface Act {
-        void on(PatientLink link, Cancellation cancellation) throws Exception;
+        void on(RetryingLink link, Cancellation cancellation) throws Exception;
     }
 
-    /** What comes of a call that pauses for ever, when something else happens meanwhile. */
+    /** Returns the outcome of a call that pauses for ever, when something else happens meanwhile. */
     private String outcome(Act act) throws Exception {
         StoppedClock stopped = new StoppedClock();
-        PatientLink patient = new PatientLink(server, WINDOW_MS, stopped);
+        RetryingLink link = new RetryingLink(server, WINDOW_MS, stopped);
         Cancellation cancellation = new Cancellation();
-        BlockingQueue<String> told = new LinkedBlockingQueue<>();
-        patient.exchange(Request.get("/v2"), Deadline.in(1, stopped), new Cancellation());
+        BlockingQueue<String> outcomes = new LinkedBlockingQueue<>();
+        link.exchange(Request.get("/v2"), Deadline.in(1, stopped), new Cancellation());
         server.plan.add(away());
         Thread thread = new Thread(() -> {
             try {
-                patient.exchange(Request.get("/v2"), Deadline.in(60_000, stopped), cancellation);
-                told.add("answered");
+                link.exchange(Request.get("/v2"), Deadline.in(60_000, stopped), cancellation);
+                outcomes.add("answered");
             } catch (PocketServeException error) {
-                told.add(error.getCode());
+                outcomes.add(error.getCode());
             }
         });
         thread.start();
         stopped.waiting.poll(10, TimeUnit.SECONDS);
-        act.on(patient, cancellation);
-        String outcome = told.poll(10, TimeUnit.SECONDS);
+        act.on(link, cancellation);
+        String outcome = outcomes.poll(10, TimeUnit.SECONDS);
         thread.join(10_000);
         return outcome;
     }

@@ -6,16 +6,16 @@ import static org.junit.Assert.assertTrue;
 import java.io.ByteArrayOutputStream;
 import org.junit.Test;
 
-/** When a silent peer counts as dead, and that a phone which froze the app itself is no reason. No time passes here. */
-public class WatchTest {
+/** A silent peer counts as dead; a phone that froze the app itself is no reason for it. No time passes here. */
+public class KeepAliveTest {
     private static final int INTERVAL_MS = 5000;
     private static final int HEADER_BYTES = 24;
 
     private final ByteArrayOutputStream sent = new ByteArrayOutputStream();
     private final Connection connection = new Connection();
 
-    private static final class Connection implements Watch.Watched {
-        private Watch watch;
+    private static final class Connection implements KeepAlive.Connection {
+        private KeepAlive keepAlive;
         private String ended;
 
         @Override
@@ -24,9 +24,9 @@ public class WatchTest {
         }
 
         @Override
-        public void end(PocketServeException why) {
-            ended = why.getMessage();
-            watch.stop();
+        public void end(PocketServeException reason) {
+            ended = reason.getMessage();
+            keepAlive.stop();
         }
     }
 
@@ -34,17 +34,17 @@ public class WatchTest {
         return sent.size() / HEADER_BYTES;
     }
 
-    private void watch(Clock clock) {
-        connection.watch = new Watch(connection, new FrameWriter(sent), INTERVAL_MS, clock);
-        connection.watch.begin();
-        connection.watch.run();
+    private void keepAlive(Clock clock) {
+        connection.keepAlive = new KeepAlive(connection, new FrameWriter(sent), INTERVAL_MS, clock);
+        connection.keepAlive.begin();
+        connection.keepAlive.run();
         assertTrue(connection.ended, connection.ended.contains("frozen"));
     }
 
     @Test(timeout = 30_000)
     public void onePingWithoutAnAnswerIsEnough() {
         FakeClock clock = new FakeClock();
-        watch(clock);
+        keepAlive(clock);
         assertEquals(1, pings());
         assertEquals(3, clock.waits.size()); // one interval after the request, one in silence, one after the ping
     }
@@ -60,7 +60,7 @@ public class WatchTest {
                 }
             }
         };
-        watch(clock);
+        keepAlive(clock);
         assertEquals(2, pings());
     }
 
@@ -73,7 +73,7 @@ public class WatchTest {
                 pass(INTERVAL_MS / 2);
             }
         };
-        watch(clock);
+        keepAlive(clock);
         assertEquals(1, pings());
     }
 }

@@ -3,9 +3,9 @@ package dev.pocketserve.bridge;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.fail;
 
-/** Says what a call fails with. */
-final class Faulty {
-    private Faulty() {
+/** Returns the exception that a call fails with. */
+final class ExpectedFailure {
+    private ExpectedFailure() {
     }
 
     /** A call that is expected to fail. */

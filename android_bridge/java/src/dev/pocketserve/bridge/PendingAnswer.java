@@ -1,7 +1,7 @@
 package dev.pocketserve.bridge;
 
-/** One request that waits for its answer. */
-final class Pending {
+/** A request that waits for its answer. */
+final class PendingAnswer {
     private Answer answer;
     private PocketServeException fault;
     private boolean notStarted;
@@ -27,9 +27,9 @@ final class Pending {
      * Waits for the outcome.
      *
      * @throws PocketServeException TIMEOUT or CANCELLED: the request is still under way
-     * @throws BrokenException the connection ended
+     * @throws ConnectionBrokenException the connection ended
      */
-    synchronized Answer await(Deadline deadline) throws PocketServeException, BrokenException {
+    synchronized Answer await(Deadline deadline) throws PocketServeException, ConnectionBrokenException {
         while (answer == null && fault == null) {
             if (cancelled) {
                 throw Cancellation.cancelled(null);
@@ -47,6 +47,6 @@ final class Pending {
         if (answer != null) {
             return answer;
         }
-        throw new BrokenException(fault.again(), notStarted);
+        throw new ConnectionBrokenException(fault.copy(), notStarted);
     }
 }

@@ -13,7 +13,7 @@ import java.util.concurrent.TimeUnit;
 import org.junit.Test;
 
 /** Calls that were given up and are never answered, though the server lives: as when one model hangs. */
-public class GivenUpTest {
+public class AbandonedCallsTest {
     private static final int LIMIT = 30_000;
     private static final String SEEN = "{\"predictions\":[{\"label\":\"x\",\"score\":1}]}";
 
@@ -30,7 +30,7 @@ public class GivenUpTest {
         }
     }
 
-    /** Those who gave one model up must not keep all others from being asked. */
+    /** Calls that gave one model up must not keep all others from being asked. */
     @Test(timeout = LIMIT)
     public void givenUpRequestsDoNotFillTheConnectionForEver() throws Exception {
         assertTrue(FakePeer.LIMITS.contains("\"max_inflight\":4"));
@@ -39,7 +39,7 @@ public class GivenUpTest {
                 PocketServe client = peer.client().pingIntervalMs(100).retries(0).build()) {
             client.classify("m", new byte[1]);
             for (int i = 0; i < 4; i++) {
-                Faulty.of(PocketServeException.TIMEOUT,
+                ExpectedFailure.of(PocketServeException.TIMEOUT,
                         () -> client.classify("m", new byte[1], new PredictOptions().timeoutMs(20)));
             }
             assertEquals("x (100.0 %)", client.classify("m", new byte[1]).summary());
@@ -54,7 +54,7 @@ public class GivenUpTest {
         try (FakePeer peer = new FakePeer(c -> hanging(c, types));
                 PocketServe client = peer.client().pingIntervalMs(60).build()) {
             client.classify("m", new byte[1]);
-            Faulty.of(PocketServeException.TIMEOUT,
+            ExpectedFailure.of(PocketServeException.TIMEOUT,
                     () -> client.classify("m", new byte[1], new PredictOptions().timeoutMs(20)));
             assertEquals(FrameType.REQUEST, (int) types.take());
             assertEquals(FrameType.CANCEL, (int) types.take());

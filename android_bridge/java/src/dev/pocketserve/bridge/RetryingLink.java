@@ -3,10 +3,10 @@ package dev.pocketserve.bridge;
 import java.util.Random;
 
 /**
- * Looks for a server that was there and is gone: it may be starting again. Only for calls that may be made twice, and
- * only for a while. The links below repeat at once, for connections that had merely grown old.
+ * Retries calls to a server that was there and is gone: it may be starting again. Only for calls that may be made
+ * twice, and only for a while. The links below repeat at once, for connections that had merely grown old.
  */
-final class PatientLink implements Link {
+final class RetryingLink implements Link {
     private final Link link;
     private final int reconnectMs;
     private final Clock clock;
@@ -14,16 +14,16 @@ final class PatientLink implements Link {
     private volatile boolean answered;
     private volatile boolean closed;
     /** Calls that pause here; while there are none, answers cost no lock. */
-    private volatile int looking;
+    private volatile int waiters;
     /** Guards the two counters, and wakes those that pause. */
     private final Object gate = new Object();
-    private int returns;
+    private int wakeups;
 
-    PatientLink(Link link, int reconnectMs) {
+    RetryingLink(Link link, int reconnectMs) {
         this(link, reconnectMs, Clock.SYSTEM);
     }
 
-    PatientLink(Link link, int reconnectMs, Clock clock) {
+    RetryingLink(Link link, int reconnectMs, Clock clock) {
         this.link = link;
         this.reconnectMs = reconnectMs;
         this.clock = clock;
@@ -33,51 +33,51 @@ final class PatientLink implements Link {
     public Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
             throws PocketServeException {
         try {
-            return answered(link.exchange(request, deadline, cancellation));
+            return recordSuccess(link.exchange(request, deadline, cancellation));
         } catch (PocketServeException error) {
-            if (!mayReturn(request, error)) {
+            if (!shouldRetry(request, error)) {
                 throw error;
             }
-            return lookFor(request, deadline, cancellation, error);
+            return retry(request, deadline, cancellation, error);
         }
     }
 
-    private Answer lookFor(
+    private Answer retry(
             Request request, Deadline deadline, Cancellation cancellation, PocketServeException first)
             throws PocketServeException {
-        PocketServeException lost = first;
+        PocketServeException lastError = first;
         Deadline window = deadline.within(reconnectMs);
-        Pauses pauses = Pauses.whileAway(random);
+        Backoff backoff = Backoff.whileUnreachable(random);
         while (!window.isOver()) {
-            pause(window.within(pauses.nextMs()), cancellation);
+            pause(window.within(backoff.nextMs()), cancellation);
             if (closed) {
                 throw Faults.closed();
             }
             if (cancellation.isCancelled()) {
-                throw Cancellation.cancelled(lost);
+                throw Cancellation.cancelled(lastError);
             }
             try {
-                return answered(link.exchange(request, deadline, cancellation));
+                return recordSuccess(link.exchange(request, deadline, cancellation));
             } catch (PocketServeException error) {
-                if (!mayReturn(request, error)) {
+                if (!shouldRetry(request, error)) {
                     throw error;
                 }
-                lost = error;
+                lastError = error;
             }
         }
-        throw lost;
+        throw lastError;
     }
 
     /** A server that has never answered is not waited for: most likely nobody has started it. */
-    private boolean mayReturn(Request request, PocketServeException error) {
-        boolean gone = PocketServeException.CONNECTION_LOST.equals(error.getCode())
+    private boolean shouldRetry(Request request, PocketServeException error) {
+        boolean unreachable = PocketServeException.CONNECTION_LOST.equals(error.getCode())
                 || PocketServeException.SERVER_UNREACHABLE.equals(error.getCode());
-        return gone && answered && !closed && request.isIdempotent() && request.needsToken();
+        return unreachable && answered && !closed && request.isIdempotent() && request.needsToken();
     }
 
-    private Answer answered(Answer answer) {
+    private Answer recordSuccess(Answer answer) {
         answered = true;
-        if (looking > 0) {
+        if (waiters > 0) {
             wake();
         }
         return answer;
@@ -92,18 +92,18 @@ final class PatientLink implements Link {
             }
         });
         synchronized (gate) {
-            int before = returns;
-            looking++;
+            int before = wakeups;
+            waiters++;
             try {
                 long ms = end.remainingMs(); // asked once for each wait: a wait of 0 has no end
-                while (returns == before && !closed && !cancellation.isCancelled() && ms > 0) {
+                while (wakeups == before && !closed && !cancellation.isCancelled() && ms > 0) {
                     clock.await(gate, ms);
                     ms = end.remainingMs();
                 }
             } catch (InterruptedException error) {
                 throw Faults.interrupted(error);
             } finally {
-                looking--;
+                waiters--;
                 cancellation.onCancel(null);
             }
         }
@@ -111,7 +111,7 @@ final class PatientLink implements Link {
 
     private void wake() {
         synchronized (gate) {
-            returns++;
+            wakeups++;
             gate.notifyAll();
         }
     }

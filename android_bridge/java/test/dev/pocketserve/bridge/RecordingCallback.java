@@ -4,50 +4,50 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** Writes down what it hears, and on which thread. */
-class Ear<T> implements Callback<T>, StreamListener {
-    final BlockingQueue<String> heard;
+/** Records every outcome, and the thread that told it. */
+class RecordingCallback<T> implements Callback<T>, StreamListener {
+    final BlockingQueue<String> events;
     final BlockingQueue<String> threads = new LinkedBlockingQueue<>();
 
-    Ear() {
+    RecordingCallback() {
         this(new LinkedBlockingQueue<String>());
     }
 
-    Ear(BlockingQueue<String> heard) {
-        this.heard = heard;
+    RecordingCallback(BlockingQueue<String> events) {
+        this.events = events;
     }
 
-    void hear(String what) {
+    void record(String event) {
         threads.add(Thread.currentThread().getName());
-        heard.add(what);
+        events.add(event);
     }
 
     @Override
     public void onResult(T result) {
-        hear("result");
+        record("result");
     }
 
     @Override
     public void onError(PocketServeException error) {
-        hear(error.getCode());
+        record(error.getCode());
     }
 
     @Override
     public void onResult(long frame, Prediction prediction) {
-        hear("result " + frame);
+        record("result " + frame);
     }
 
     @Override
     public void onDropped(long frame) {
-        hear("dropped " + frame);
+        record("dropped " + frame);
     }
 
     @Override
     public void onError(long frame, PocketServeException error) {
-        hear(error.getCode() + " " + frame);
+        record(error.getCode() + " " + frame);
     }
 
     String next() throws InterruptedException {
-        return heard.poll(10, TimeUnit.SECONDS);
+        return events.poll(10, TimeUnit.SECONDS);
     }
 }

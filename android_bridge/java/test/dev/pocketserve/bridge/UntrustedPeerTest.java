@@ -14,13 +14,13 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.junit.Test;
 
 /** Whoever listens on the server's port without being the server gets a HELLO, at most an AUTH, and never a request. */
-public class StrangerTest {
+public class UntrustedPeerTest {
     private static final int LIMIT = 30_000;
     private static final String GOOD = "{\"v\":1,\"nonce\":\"00112233445566778899aabbccddeeff\",\"auth\":\"hmac-sha256\"}";
 
     private static PocketServeException meet(String code, FakePeer.Script script) throws Exception {
         try (FakePeer peer = new FakePeer(script); PocketServe client = peer.client().build()) {
-            PocketServeException error = Faulty.of(code, () -> client.classify("secret", new byte[10]));
+            PocketServeException error = ExpectedFailure.of(code, () -> client.classify("secret", new byte[10]));
             assertEquals(1, peer.accepted());
             return error;
         }
@@ -30,7 +30,7 @@ public class StrangerTest {
     private static void expectNothingMore(FakePeer.Connection connection) throws Exception {
         try {
             Frame frame = connection.next();
-            assertEquals("a request was sent to a stranger", FrameType.ERROR, frame.type());
+            assertEquals("a request was sent to an unproven peer", FrameType.ERROR, frame.type());
         } catch (EOFException clientLeft) {
             return;
         }
@@ -65,7 +65,7 @@ public class StrangerTest {
         FakePeer.Script recording = c -> {
             c.challenge(GOOD);
             String auth = new String(c.next().body(), FakePeer.UTF_8);
-            // The client's own proof sent back, as a stranger without the token could.
+            // The client's own proof sent back, as a peer without the token could.
             recorded.set(FakePeer.json(
                     FrameType.READY, auth.substring(0, auth.length() - 1) + "," + FakePeer.LIMITS + "}"));
             c.send(recorded.get());
@@ -119,7 +119,7 @@ public class StrangerTest {
             c.challenge(GOOD);
             expectNothingMore(c);
         }); PocketServe client = PocketServe.builder().socketPort(peer.port()).build()) {
-            Faulty.of(PocketServeException.TOKEN_UNKNOWN, client::models);
+            ExpectedFailure.of(PocketServeException.TOKEN_UNKNOWN, client::models);
         }
     }
 
@@ -137,12 +137,12 @@ public class StrangerTest {
 
     @Test(timeout = LIMIT)
     public void brokenHandshakesAreRefused() throws Exception {
-        String[] broken = {
+        String[] malformed = {
             "{\"v\":1,\"v\":1,\"nonce\":\"00112233445566778899aabbccddeeff\",\"auth\":\"hmac-sha256\"}",
             GOOD.replace("ff\"", "FF\""), GOOD.replace("\"v\":1", "\"v\":1.0"), GOOD.replace("hmac-sha256", "plain"),
             GOOD + "x", "[]", "{}", "",
         };
-        for (String challenge : broken) {
+        for (String challenge : malformed) {
             meet(PocketServeException.NOT_OUR_SERVER, c -> {
                 c.challenge(challenge);
                 expectNothingMore(c);
@@ -161,7 +161,7 @@ public class StrangerTest {
     }
 
     @Test(timeout = LIMIT)
-    public void aStrangerCannotMakeTheClientHoldMuch() throws Exception {
+    public void anUnprovenPeerCannotMakeTheClientHoldMuch() throws Exception {
         byte[] header = new byte[24];
         FrameEncoder.putHeader(header, FrameType.CHALLENGE, 0, 0, 0, 0, 0x7fffffff, 0x7fffffff);
         PocketServeException error = meet(PocketServeException.NOT_OUR_SERVER, c -> {
@@ -187,7 +187,7 @@ public class StrangerTest {
     public void silenceIsBounded() throws Exception {
         try (FakePeer peer = new FakePeer(c -> c.untilClosed());
                 PocketServe client = peer.client().timeoutMs(200).build()) {
-            PocketServeException error = Faulty.of(PocketServeException.SERVER_UNREACHABLE, client::models);
+            PocketServeException error = ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE, client::models);
             assertTrue(error.getMessage(), error.getMessage().contains("frozen"));
         }
     }
@@ -201,7 +201,7 @@ public class StrangerTest {
             c.send(java.util.Arrays.copyOf(challenge, 30));
             c.untilClosed();
         }); PocketServe client = peer.client().timeoutMs(200).build()) {
-            Faulty.of(PocketServeException.SERVER_UNREACHABLE, client::models);
+            ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE, client::models);
         }
     }
 
@@ -232,7 +232,7 @@ public class StrangerTest {
         for (Transport way : Transport.values()) {
             try (PocketServe client = PocketServe.builder().socketPort(port).httpPort(port).transport(way)
                     .token(FakePeer.TOKEN).build()) {
-                PocketServeException error = Faulty.of(PocketServeException.SERVER_UNREACHABLE, client::models);
+                PocketServeException error = ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE, client::models);
                 assertTrue(error.getMessage(), error.getMessage().contains("is the server running?"));
                 assertTrue(error.isRetryable());
                 assertFalse(client.isLive());

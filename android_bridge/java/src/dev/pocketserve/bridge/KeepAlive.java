@@ -13,32 +13,32 @@ import java.util.Deque;
  * comes for another interval, the peer is dead: frozen by Android, or gone without a word. While nothing is under way
  * it waits without a timeout: an idle client uses no processor.
  */
-final class Watch implements Runnable {
+final class KeepAlive implements Runnable {
     /** Small frames that wait to be written; a peer that makes it more is not worth an answer. */
-    private static final int MAX_WAITING = 256;
-    /** Waking up so much too late is more than a busy processor. */
+    private static final int MAX_QUEUED = 256;
+    /** Waking up this much too late is more than a busy processor. */
     private static final long FROZEN_MS = 1000;
 
-    private final Watched connection;
+    private final Connection connection;
     private final FrameWriter writer;
     private final long intervalMs;
     private final Clock clock;
-    private final Deque<byte[]> waiting = new ArrayDeque<>();
-    private volatile boolean heard;
+    private final Deque<byte[]> queue = new ArrayDeque<>();
+    private volatile boolean dataReceived;
     private boolean stopped;
-    private boolean begun;
-    private boolean asleep;
+    private boolean requestStarted;
+    private boolean idle;
 
-    /** What is watched. */
-    interface Watched {
-        /** Whether calls are under way. */
+    /** The connection that is watched. */
+    interface Connection {
+        /** Returns whether calls are under way. */
         boolean isBusy();
 
         /** Ends the connection and all calls on it. */
-        void end(PocketServeException why);
+        void end(PocketServeException reason);
     }
 
-    Watch(Watched connection, FrameWriter writer, int intervalMs, Clock clock) {
+    KeepAlive(Connection connection, FrameWriter writer, int intervalMs, Clock clock) {
         this.connection = connection;
         this.writer = writer;
         this.intervalMs = intervalMs;
@@ -47,14 +47,14 @@ final class Watch implements Runnable {
 
     /** Something came from the peer. */
     void received() {
-        heard = true;
+        dataReceived = true;
     }
 
     /** A request goes under way where there was none. Cheap: the thread is only woken from its deep sleep. */
     synchronized void begin() {
-        heard = true;
-        begun = true;
-        if (asleep) {
+        dataReceived = true;
+        requestStarted = true;
+        if (idle) {
             notifyAll();
         }
     }
@@ -68,8 +68,8 @@ final class Watch implements Runnable {
     }
 
     private synchronized void enqueue(byte[] frame) {
-        if (waiting.size() < MAX_WAITING) {
-            waiting.add(frame);
+        if (queue.size() < MAX_QUEUED) {
+            queue.add(frame);
             notifyAll();
         }
     }
@@ -89,12 +89,12 @@ final class Watch implements Runnable {
                     writer.small(frame, intervalMs);
                 } else if (isStopped()) {
                     return;
-                } else if (heard || !connection.isBusy()) {
-                    heard = false;
+                } else if (dataReceived || !connection.isBusy()) {
+                    dataReceived = false;
                     pinged = false;
                     sleepWhileIdle();
                 } else if (pinged) {
-                    connection.end(Faults.lost("the server fell silent; Android may have frozen it", null));
+                    connection.end(Faults.connectionLost("the server fell silent; Android may have frozen it", null));
                 } else {
                     // A write that goes on for a whole interval counts as a PING without an answer.
                     pinged = true;
@@ -102,9 +102,9 @@ final class Watch implements Runnable {
                 }
             }
         } catch (IOException error) {
-            connection.end(Faults.lost("writing: " + error.getMessage(), error));
+            connection.end(Faults.connectionLost("writing: " + error.getMessage(), error));
         } catch (InterruptedException error) {
-            connection.end(Faults.lost("its thread was interrupted", error));
+            connection.end(Faults.connectionLost("its thread was interrupted", error));
         }
     }
 
@@ -115,18 +115,18 @@ final class Watch implements Runnable {
     /** A frame to write, or null after one interval, or once stopped. */
     private synchronized byte[] next() throws InterruptedException {
         long ends = clock.nanos() + intervalMs * 1_000_000;
-        while (!stopped && waiting.isEmpty()) {
+        while (!stopped && queue.isEmpty()) {
             long leftMs = (ends - clock.nanos() + 999_999) / 1_000_000;
             if (leftMs <= 0) {
                 // Far too late: this process was frozen itself, and what the server said since is not yet read.
                 if (-leftMs >= Math.max(intervalMs, FROZEN_MS)) {
-                    heard = true;
+                    dataReceived = true;
                 }
                 return null;
             }
             clock.await(this, leftMs);
         }
-        return stopped ? null : waiting.poll();
+        return stopped ? null : queue.poll();
     }
 
     /** Waits for a request, unless one began since the last time: then another interval is watched first. */
@@ -135,12 +135,12 @@ final class Watch implements Runnable {
             return;
         }
         synchronized (this) {
-            asleep = true;
-            while (!begun && !stopped && waiting.isEmpty()) {
+            idle = true;
+            while (!requestStarted && !stopped && queue.isEmpty()) {
                 wait();
             }
-            asleep = false;
-            begun = false;
+            idle = false;
+            requestStarted = false;
         }
     }
 }

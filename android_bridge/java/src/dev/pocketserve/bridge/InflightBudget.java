@@ -3,37 +3,37 @@ package dev.pocketserve.bridge;
 import dev.pocketserve.bridge.wire.ConnectionLimits;
 
 /**
- * What one connection has under way, within what its server allows; beyond that, the server would refuse. A request
- * takes its room until its answer comes, also when its caller has given up.
+ * The requests that one connection has under way, within what its server allows; beyond that, the server would refuse.
+ * A request counts until its answer comes, also when its caller has given up.
  *
- * <p>Every method is called with the connection's lock held, which {@link #reserve} waits on.
+ * <p>Every method is called with the connection's lock held, which {@link #acquire} waits on.
  */
-final class Room {
+final class InflightBudget {
     private final Object lock;
     private final ConnectionLimits limits;
-    private final long patienceNs;
+    private final long stallNs;
     private int requests;
     private long bytes;
-    private int looking;
-    private boolean over;
+    private int waiters;
+    private boolean closed;
     /** Calls that wait for an answer: fewer than there are requests, once some were given up. */
     private int callers;
-    /** When a request was last given up or answered. */
-    private long movedNs;
+    /** The time at which a request was last given up or answered. */
+    private long lastProgressNs;
 
-    Room(Object lock, ConnectionLimits limits, int patienceMs) {
+    InflightBudget(Object lock, ConnectionLimits limits, int stallMs) {
         this.lock = lock;
         this.limits = limits;
-        this.patienceNs = patienceMs * 1_000_000L;
+        this.stallNs = stallMs * 1_000_000L;
     }
 
     /**
-     * Takes room for one request, and waits for it if need be.
+     * Acquires the budget of one request, and waits for it if need be.
      *
-     * @return false when there is no hope: all that takes the room was given up, and for as long as the connection's
-     *     patience nothing of it was answered, though that costs the server next to nothing
+     * @return false when there is no hope: all requests under way were given up, and none was answered for as long as
+     *     a stall may last, though such an answer costs the server next to nothing
      */
-    boolean reserve(int size, Deadline deadline, Cancellation cancellation) throws PocketServeException {
+    boolean acquire(int size, Deadline deadline, Cancellation cancellation) throws PocketServeException {
         if (isFull(size) && !await(size, deadline, cancellation)) {
             return false;
         }
@@ -43,12 +43,12 @@ final class Room {
     }
 
     private boolean isFull(int size) {
-        return !over && requests > 0
+        return !closed && requests > 0
                 && (requests >= limits.maxInflight() || bytes + size > limits.maxBytesInflight());
     }
 
     private boolean await(int size, Deadline deadline, Cancellation cancellation) throws PocketServeException {
-        looking++;
+        waiters++;
         cancellation.onCancel(new Runnable() {
             @Override
             public void run() {
@@ -59,7 +59,7 @@ final class Room {
         });
         try {
             while (isFull(size)) {
-                long ms = hopeMs(deadline);
+                long ms = waitMs(deadline);
                 if (cancellation.isCancelled()) {
                     throw Cancellation.cancelled(null);
                 }
@@ -76,49 +76,49 @@ final class Room {
             throw Faults.interrupted(error);
         } finally {
             cancellation.onCancel(null);
-            looking--;
+            waiters--;
         }
     }
 
-    private long hopeMs(Deadline deadline) {
+    private long waitMs(Deadline deadline) {
         long ms = deadline.remainingMs();
         if (callers > 0) {
             return ms;
         }
-        long left = patienceNs - (Clock.SYSTEM.nanos() - movedNs);
+        long left = stallNs - (Clock.SYSTEM.nanos() - lastProgressNs);
         return Math.max(0, Math.min(ms, (left + 999_999) / 1_000_000));
     }
 
-    /** Gives the room of one request back. */
+    /** Releases the budget of one request. */
     void release(int size) {
         requests--;
         bytes -= size;
-        movedNs = Clock.SYSTEM.nanos();
-        if (looking > 0) {
+        lastProgressNs = Clock.SYSTEM.nanos();
+        if (waiters > 0) {
             lock.notifyAll();
         }
     }
 
-    /** Nothing more is sent here, so that nobody need wait for room. */
-    void end() {
-        over = true;
+    /** Nothing more is sent here, so that nobody need wait for budget. */
+    void close() {
+        closed = true;
         lock.notifyAll();
     }
 
     /** A caller begins to wait for its answer; true when nobody else does. */
-    boolean enter() {
+    boolean addCaller() {
         callers++;
         return callers == 1;
     }
 
     /** A caller has its answer, or gives it up. */
-    void leave() {
+    void removeCaller() {
         callers--;
-        movedNs = Clock.SYSTEM.nanos();
+        lastProgressNs = Clock.SYSTEM.nanos();
     }
 
-    /** Whether anybody waits for an answer. */
-    boolean isAwaited() {
+    /** Returns whether anybody waits for an answer. */
+    boolean hasCallers() {
         return callers > 0;
     }
 }
