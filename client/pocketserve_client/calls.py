@@ -91,13 +91,10 @@ class Call(Generic[T]):
             self._pending.cancel()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the answer; may be called again, and then says the same.
+        """Wait for the answer; may be called again, and then says the same. ServerError, ServerUnreachableError: none.
 
         Args:
             timeout: seconds, after which the request is given up; by default the client's own timeout.
-
-        Raises:
-            ServerError, ServerUnreachableError: no answer.
         """
         if self._outcome is None:
             try:
@@ -136,12 +133,7 @@ def is_picture(answer: Answer) -> bool:
 
 
 def check_answer(answer: Answer) -> Answer:
-    """Return the answer, if it is a success.
-
-    Raises:
-        ServerError: it is not.
-        NotOurServerError: it is one of something else, such as a web page.
-    """
+    """Return the answer, if it is a success; ServerError if not, NotOurServerError for what else a server may say."""
     if answer.status == 200:
         # Ours are JSON, tensors behind JSON, or pictures. What came is parsed later, or, as of health, never.
         if answer.json_length is None and answer.body and answer.body[0] not in b"{[" and not is_picture(answer):

@@ -63,7 +63,7 @@ def find_state_dir() -> Path:
 
 def _read_token(path: Path, origin: str) -> Credentials:
     try:
-        with open_plain(Path(path)) as file:
+        with open_plain(path) as file:
             text = file.read(MAX_TOKEN_FILE).decode("ascii").strip()
     except OSError as error:
         return Credentials(None, f"there is no token: {path} ({origin}) cannot be read ({error.strerror})")

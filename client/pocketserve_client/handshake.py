@@ -19,12 +19,7 @@ from pocketserve_wire.version import __version__
 def open_connection(
     address: tuple[str, int], key: bytes | None, timeout: float, max_body: int
 ) -> tuple[socket.socket, FrameDecoder, ConnectionLimits]:
-    """Connect and shake hands.
-
-    Args:
-        key: the token's ASCII bytes; None sends no proof.
-        timeout: seconds for all of it.
-        max_body: bytes of the largest answer that is taken.
+    """Connect and shake hands, within ``timeout`` seconds. ``key`` is the token's ASCII bytes; None sends no proof.
 
     Raises:
         NobodyListensError: the port took no connection.
@@ -37,10 +32,8 @@ def open_connection(
     try:
         connected = socket.create_connection(address, timeout)
     except OSError as error:
-        raise NobodyListensError(
-            f"{name} cannot be reached ({error.strerror or error}); is the server running? "
-            "start it with: pocketserve serve"
-        ) from None
+        fault = f"{name} cannot be reached ({error.strerror or error})"
+        raise NobodyListensError(f"{fault}; is the server running? start it with: pocketserve serve") from None
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         decoder = FrameDecoder(ALLOWED[Role.CLIENT, HandshakeState.HELLO], max_body)
@@ -61,9 +54,8 @@ def open_connection(
     except OSError as error:
         connected.close()
         reason = "took too long" if isinstance(error, TimeoutError) else str(error.strerror or error)
-        raise ServerUnreachableError(
-            f"the handshake with {name} failed ({reason}); is it a pocketserve socket port?"
-        ) from None
+        text = f"the handshake with {name} failed ({reason}); is it a pocketserve socket port?"
+        raise ServerUnreachableError(text) from None
     except BaseException:
         connected.close()
         raise

@@ -31,7 +31,6 @@ class HttpTransport:
     Args:
         token: sent with every request; None sends none.
         timeout: seconds for each exchange in all, from connecting to the answer's last byte.
-        max_answer: bytes of the largest answer that is taken.
         owner: where given, nothing is sent unless a server of this user has the port.
     """
 
@@ -43,13 +42,9 @@ class HttpTransport:
         max_answer: int = DEFAULT_MAX_ANSWER_BYTES,
         owner: Owner | None = None,
     ) -> None:
-        self._url = url.rstrip("/")
-        self._timeout = timeout
-        self._token = token
-        self._max_answer = max_answer
-        self._owner = owner
-        self.answered = False
-        self._closed = False
+        self._url, self._token, self._owner = url.rstrip("/"), token, owner
+        self._timeout, self._max_answer = timeout, max_answer
+        self.answered = self._closed = False
         self.reset_after_fork()
         fork_safety.watch(self)
 

@@ -38,7 +38,7 @@ def pair(code: str, url: str | None = None, *, timeout: float = 30.0) -> str:
         proof = exchange.prove(salt, public)
         identifier = _bytes(begin, "exchange", pairing.EXCHANGE_BYTES)
         finish = _post(transport, "finish", {"exchange": identifier, "proof": proof})
-        token = _bytes(finish, "token", pairing.MAX_TOKEN_BYTES, 1)
+        token = _bytes(finish, "token", 1, pairing.MAX_TOKEN_BYTES)
         return exchange.open(_bytes(finish, "proof", pairing.PROOF_BYTES), token)
     except pairing.PairingError as error:
         raise PairingFailedError(str(error)) from None
@@ -58,10 +58,9 @@ def _post(transport: HttpTransport, step: str, values: dict[str, bytes]) -> dict
     return document
 
 
-def _bytes(document: dict[str, Any], name: str, length: int, minimum: int | None = None) -> bytes:
-    """Return bytes of a length, or between a minimum and it."""
+def _bytes(document: dict[str, Any], name: str, *lengths: int) -> bytes:
+    """Return bytes of a length, or between two."""
     text = document.get(name)
-    least = length if minimum is None else minimum
-    if isinstance(text, str) and re.fullmatch(rf"(?:[0-9a-fA-F]{{2}}){{{least},{length}}}", text):
+    if isinstance(text, str) and re.fullmatch(rf"(?:[0-9a-fA-F]{{2}}){{{','.join(map(str, lengths))}}}", text):
         return bytes.fromhex(text)
     raise PairingFailedError(f"the answer has no proper {name!r}, so this is not our server; look at the port")

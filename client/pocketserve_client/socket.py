@@ -18,7 +18,6 @@ class SocketTransport:
     Args:
         token: proves both sides to each other; it is never sent. None for a server without authentication.
         timeout: seconds for connecting, and for each answer.
-        max_answer: bytes of the largest answer that is taken; the server is told.
     """
 
     def __init__(

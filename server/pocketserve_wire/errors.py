@@ -57,11 +57,9 @@ class ErrorCode(enum.Enum):
 
 
 class ApiError(Exception):
-    """A fault that a caller is told about.
+    """A fault that a caller is told about, in one sentence that names the field and the limit or expected value.
 
     Args:
-        code: the stable code; decides the status.
-        message: one sentence that names the field and the limit or expected value.
         retry_after_s: seconds after which trying again makes sense; sent as ``Retry-After``.
     """
 

@@ -63,11 +63,6 @@ class ServerHandshake:
         key: the token's ASCII bytes; None on a server that asks for none.
         nonce: 16 random bytes, never used before.
         further: returns the valid keys of other tokens by their owners.
-
-    Attributes:
-        owner: whose further token the client has; None for the first key.
-        client_max_frame: bytes of the largest body that the client takes; set once HELLO was read.
-        client_name: what the client calls itself, for logs: printable ASCII, bounded, never believed.
     """
 
     def __init__(
@@ -77,14 +72,11 @@ class ServerHandshake:
         limits: ConnectionLimits,
         further: Callable[[], Mapping[Any, bytes]] = dict,
     ) -> None:
-        self._key = key
-        self._further = further
-        self._nonce = nonce
-        self.owner: Any = None
-        self._limits = limits
+        self._key, self._further, self._nonce, self._limits = key, further, nonce, limits
         self._hashed = b""
-        self.client_max_frame = 0
-        self.client_name = ""
+        self.owner: Any = None  # whose further token the client has; None for the first key
+        self.client_max_frame = 0  # bytes of the largest body that the client takes; set once HELLO was read
+        self.client_name = ""  # what the client calls itself, for logs: printable ASCII, bounded, never believed
 
     def answer_hello(self, frame: Frame) -> bytes:
         """Return the CHALLENGE frame that answers a HELLO."""

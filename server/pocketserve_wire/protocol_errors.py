@@ -33,13 +33,7 @@ class GoAwayReason(enum.IntEnum):
 
 
 class ConnectionFaultError(Exception):
-    """A peer broke the protocol; the connection cannot go on.
-
-    Args:
-        fault: the reason.
-        message: one sentence that names the field and what is allowed.
-        details: further members of the ERROR frame's JSON body.
-    """
+    """A peer broke the protocol; the connection cannot go on. ``details`` are further members of the ERROR's JSON."""
 
     def __init__(self, fault: ConnectionFault, message: str, **details: Any) -> None:
         super().__init__(message)

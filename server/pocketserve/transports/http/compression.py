@@ -12,7 +12,6 @@ import zlib
 from pocketserve_wire import ApiError, ErrorCode
 
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
-_LEVEL = 1
 _STEP = 64 * 1024
 _ROOM = 1024 * 1024
 
@@ -20,14 +19,10 @@ MAX_MEMBERS = 64  # members of one gzip body: each costs time, also one that hol
 
 
 def inflate(body: bytes | memoryview, encoding: str, limit: int) -> bytes | bytearray | memoryview:
-    """Undo a request's Content-Encoding.
+    """Undo a request's Content-Encoding; ApiError UNSUPPORTED_ENCODING, BODY_TOO_LARGE or INVALID_REQUEST.
 
     Args:
-        limit: inflated bytes above which the body is refused; no more than that is ever held. With 0 nothing is
-            inflated.
-
-    Raises:
-        ApiError: UNSUPPORTED_ENCODING, BODY_TOO_LARGE or INVALID_REQUEST.
+        limit: inflated bytes above which the body is refused, and no more is ever held; with 0 nothing is inflated.
     """
     coding = encoding.strip().lower()
     # tritonclient leaves the header in its caller's dict: later requests without a body carry it too.
@@ -79,5 +74,4 @@ def choose_coding(accept_encoding: str | None) -> str | None:
 
 def deflate(body: bytes, coding: str) -> bytes:
     """Compress a response body with a coding from :func:`choose_coding`."""
-    encoder = zlib.compressobj(_LEVEL, wbits=_GZIP_WBITS if coding == "gzip" else zlib.MAX_WBITS)
-    return encoder.compress(body) + encoder.flush()
+    return zlib.compress(body, level=1, wbits=_GZIP_WBITS if coding == "gzip" else zlib.MAX_WBITS)

@@ -138,17 +138,6 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             next(iter(self.server.lingering)).end()
         return True
 
-    def _drain(self) -> None:
-        try:
-            count = self.socket.recv_into(_scratch)
-        except BlockingIOError:
-            return
-        except OSError:
-            count = 0
-        self._drained += count
-        if not count or self._drained > MAX_DRAINED:
-            self.end()
-
     def may_begin(self) -> bool:
         """Return whether the next request may begin; if not, it is begun when the client has read."""
         self.proven = self.proven or self.requests[0].trusted
@@ -171,24 +160,31 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def handle_read(self) -> None:
         if self.lingering:
-            self._drain()
+            count = self._receive_into(_scratch)
+            self._drained += count or 0
+            if count == 0 or self._drained > MAX_DRAINED:
+                self.end()
             return
         if self._incoming() is None:
             super().handle_read()
         body = self._incoming()
         if body is None or not self.connected:
             return
-        try:
-            with body.room() as room:
-                count = self.socket.recv_into(room)
-        except BlockingIOError:
-            return  # the rest is still on its way
-        except OSError:
-            count = 0
+        with body.room() as room:
+            count = self._receive_into(room)
         if count:
             self.received(InPlaceData(count))
-        else:
+        elif count == 0:
             self.handle_close()
+
+    def _receive_into(self, room: bytearray | memoryview) -> int | None:
+        """Return how many bytes came: 0 at the end, None where they are still to come."""
+        try:
+            return int(self.socket.recv_into(room))
+        except BlockingIOError:
+            return None
+        except OSError:
+            return 0
 
     def _incoming(self) -> ReceivedBody | None:
         """Return the body that is being received into its own memory."""
@@ -211,12 +207,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def _flush_some(self, do_close: bool = True) -> bool:
         before = self.total_outbufs_len
         flushed: bool = super()._flush_some(do_close)
-        left = self.total_outbufs_len
-        if not left:
+        self._read += before - self.total_outbufs_len
+        if not self.total_outbufs_len:
             self._unread_since = None
-            return flushed
-        self._read += before - left
-        if self._unread_since is None or self._read >= MIN_PROGRESS:
+        elif self._unread_since is None or self._read >= MIN_PROGRESS:
             self._unread_since, self._read = time.monotonic(), 0
         return flushed
 

@@ -46,11 +46,7 @@ def respond(
 
 
 def _check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:
-    """Decide from the headers whether a request may pass; return whether it has a token.
-
-    Raises:
-        ApiError: HOST_REFUSED, ORIGIN_REFUSED or UNAUTHORIZED.
-    """
+    """Return whether a request has the token; ApiError where it may not pass."""
     guard.check_source(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"))
     try:
         app = guard.check_token(environ.get("HTTP_AUTHORIZATION"))
@@ -63,13 +59,10 @@ def _check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:
 
 
 def _read_request(environ: Environ, route: Route, path: Mapping[str, str], max_inflated: int) -> ApiRequest:
-    """Check and decode a request.
+    """Check and decode a request; ApiError for a fault of the encoding, the query or the JSON length, in this order.
 
     Args:
         max_inflated: bytes of an inflated body at most; 0 where the token is missing, and nothing is inflated.
-
-    Raises:
-        ApiError: a fault of the encoding, the query or the JSON length, checked in this order.
     """
     sent = environ["wsgi.input"].getbuffer()  # of a Body, or of a BytesIO where there is none
     body = memoryview(compression.inflate(sent, environ.get("HTTP_CONTENT_ENCODING", ""), max_inflated))
