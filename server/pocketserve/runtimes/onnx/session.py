@@ -46,7 +46,6 @@ class OnnxRuntime:
         self._module = module
 
     def open(self, source: ModelSource) -> OnnxSession:
-        """See :class:`~pocketserve.runtimes.base.Runtime`."""
         providers, required = provider_options(source)
         # ONNX Runtime looks for weights beside the path that it is given, so both must see the same one.
         path = source.path.resolve()
@@ -113,12 +112,7 @@ class OnnxSession:
         self.properties: Mapping[str, str] = _properties(native)
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`~pocketserve.runtimes.base.Session`; strings are UTF-8 ``bytes``, BF16 is ``uint16`` bits.
-
-        Raises:
-            ValueError: the model does not take these shapes, dtypes or values.
-            RuntimeError: the session is closed, or the run failed for other reasons. The session works on.
-        """
+        """Run; strings are UTF-8 ``bytes``, BF16 is ``uint16`` bits. A session whose run failed works on."""
         if self._native is None:
             raise RuntimeError("the session is closed")
         arrays = {name: _prepared(inputs[name], spec) for name, spec in self._inputs.items()}
@@ -129,7 +123,6 @@ class OnnxSession:
         return results
 
     def close(self) -> None:
-        """Free the native session, its weights and its arena."""
         self._native = None
 
     def _call(self, arrays: Mapping[str, Array]) -> Sequence[Any]:

@@ -67,7 +67,7 @@ class LoadedObject:
 
 
 class TensorFlowSession:
-    """A loaded model; see :class:`~pocketserve.runtimes.base.Session`."""
+    """A loaded model."""
 
     device = "cpu"
 
@@ -81,7 +81,6 @@ class TensorFlowSession:
         self.memory_bytes = memory_bytes
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """Raise ValueError if TensorFlow says that the input does not fit."""
         if self._model is None:
             raise RuntimeError("the session is closed")
         entry = self._default if signature is None else self._model.entries[signature]
@@ -99,7 +98,6 @@ class StatefulTensorFlowSession(TensorFlowSession):
     """A loaded model whose only entry point changes variables, such as recurrent layers with ``stateful=True``."""
 
     def reset(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
         for restore in self._model.restorers if self._model is not None else ():
             restore()
 

@@ -19,6 +19,7 @@ from typing import Any
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.framework_import import require_framework
+from pocketserve.runtimes.model_files import file_errors
 from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
 from pocketserve.tensors import Array
 
@@ -40,12 +41,7 @@ class KerasRuntime:
     fixed_threads = True  # TensorFlow takes it once for the process
 
     def open(self, source: ModelSource) -> common.TensorFlowSession:
-        """Load a model. Its outputs are named after the layers that compute them, or as in the model's dictionary.
-
-        Raises:
-            RuntimeMissingError: TensorFlow or Keras is not installed, or Keras is too old to be safe.
-            ModelLoadError: the file is damaged, holds code, or does not fit this Keras.
-        """
+        """Load a model. Its outputs are named after the layers that compute them, or as in the model's dictionary."""
         name = source.path.name
         saved_by = _check_file(source.path)
         tf = common.import_tensorflow(source.threads)
@@ -99,7 +95,7 @@ def _import_keras() -> Any:
 def _check_file(path: Path) -> str:
     """Refuse a file that is plainly no whole model; return the version of Keras that saved it if that stands in it."""
     suffixes, ((_, hdf5),) = FORMATS[0].suffixes, FORMATS[0].magic
-    try:
+    with file_errors(path.name):
         with path.open("rb") as file:
             head = file.read(len(hdf5))
         if path.suffix not in suffixes and path.suffix.lower() in suffixes:  # Keras goes by them, and knows no capitals
@@ -108,8 +104,6 @@ def _check_file(path: Path) -> str:
             )
         if path.suffix == ".keras":
             return _check_archive(path)
-    except OSError as error:
-        raise ModelLoadError(f"{path.name} cannot be read: {error.strerror or error}") from error
     if head != hdf5:
         raise ModelLoadError(f"{path.name} is no HDF5 file; copy or save the model again")
     return ""

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pocketserve.formats import DamagedFileError
 from pocketserve.repository.files import files_below, hash_files
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.model_files import file_errors
 from pocketserve.tensors import Array
 from pocketserve.trust.verified_files import not_trusted
 
@@ -66,13 +66,12 @@ RUNTIME = SavedModelRuntime()
 def _checked_graphs(folder: Path, source: ModelSource) -> list[MetaGraph]:
     """Return the folder's graphs, which are whole, and keep to themselves or are trusted by the owner."""
     title = f"the SavedModel {folder.name}"
-    try:
+    with file_errors(title, "is damaged or not whole", "copy or export it again"):
         graphs = read_meta_graphs(folder)
-        check_files(folder, graphs)
-    except DamagedFileError as error:
-        raise ModelLoadError(f"{title} is damaged or not whole: {error}; copy or export it again") from error
-    except ForbiddenError as error:
-        raise ModelLoadError(f"{title} is not loaded: {error}") from error
+        try:
+            check_files(folder, graphs)
+        except ForbiddenError as error:
+            raise ModelLoadError(f"{title} is not loaded: {error}") from error
     try:
         check_meta_graphs(graphs)
     except ForbiddenError as error:
@@ -92,25 +91,19 @@ def _choose_tags(folder: Path, graphs: Sequence[MetaGraph]) -> list[str]:
 
 def _load(tf: Any, folder: Path, tags: Sequence[str], loader: Any, threads: int) -> tuple[common.LoadedObject, str]:
     """Load with the loader of the option, else with the first that can; return the model and how to mark that."""
-    reasons = []
-    if loader != "v1":
+    loaders = {"v2": (_load_v2, ""), "v1": (_load_v1, " (v1 loader)")}
+    reasons: dict[str, None] = {}
+    for load, mark in (loaders[loader],) if loader else loaders.values():
         try:
-            return _load_v2(tf, folder, tags), ""
+            return load(tf, folder, tags, threads), mark
         except Exception as error:  # loaders raise anything on files that they do not like
-            reasons.append(common.error_text(error))
-            if loader == "v2":
-                raise ModelLoadError(f"TensorFlow cannot load the SavedModel {folder.name}: {reasons[0]}") from error
-    try:
-        return _load_v1(tf, folder, tags, threads), " (v1 loader)"
-    except Exception as error:
-        reasons.append(common.error_text(error))
-        also = "" if reasons[0] in reasons[-1] else f" (and with the v1 loader: {reasons[-1]})"
-        raise ModelLoadError(
-            f"TensorFlow cannot load the SavedModel {folder.name}: {reasons[0]}{also}; if it was copied, copy it again"
-        ) from error
+            reasons[f"{common.error_text(error)}{mark}"] = None
+    raise ModelLoadError(
+        f"TensorFlow cannot load the SavedModel {folder.name}: {'; '.join(reasons)}; if it was copied, copy it again"
+    )
 
 
-def _load_v2(tf: Any, folder: Path, tags: Sequence[str]) -> common.LoadedObject:
+def _load_v2(tf: Any, folder: Path, tags: Sequence[str], threads: int) -> common.LoadedObject:
     model = common.LoadedObject(tf.saved_model.load(str(folder), tags=list(tags)))
     for name, function in model.owner.signatures.items():
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.model_files import file_errors
 
 MAX_MODEL_JSON_BYTES = 64 * 2**20
 """The graph without its weights; the largest in the wild have a few megabytes."""
@@ -29,24 +30,19 @@ class ModelFiles(NamedTuple):
 
 
 def read_files(path: Path) -> ModelFiles:
-    """Read ``model.json`` and check that the weights are there, whole, and inside its folder.
-
-    Raises:
-        ModelLoadError: they are not.
-    """
+    """Read ``model.json`` and check that the weights are there, whole, and inside its folder."""
     title = f"{path.parent.name}/{path.name}"
     try:
-        if path.stat().st_size > MAX_MODEL_JSON_BYTES:
-            raise ModelLoadError(f"{title} is larger than {MAX_MODEL_JSON_BYTES} bytes")
-        document = json.loads(path.read_bytes())
+        with file_errors(title):
+            if path.stat().st_size > MAX_MODEL_JSON_BYTES:
+                raise ModelLoadError(f"{title} is larger than {MAX_MODEL_JSON_BYTES} bytes")
+            document = json.loads(path.read_bytes())
         groups = [_WeightGroup.parse(group) for group in document["weightsManifest"]]
         topology = document["modelTopology"]
         topology = json.loads(topology) if isinstance(topology, str) else topology
         graph = document.get("format") == "graph-model" or "node" in topology
         signature = document.get("signature") or (document.get("userDefinedMetadata") or {}).get("signature")
         stateful = not graph and _has_stateful_layer(topology)
-    except OSError as error:
-        raise ModelLoadError(f"{title} cannot be read: {error.strerror or error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelLoadError(
             f"{title} is no whole TensorFlow.js model ({type(error).__name__}: {str(error)[:100]}); copy or convert it "

@@ -25,11 +25,7 @@ def missing() -> str | None:
 
 
 def find_modules(modules: Path | None = None) -> Path:
-    """Return the folder with the npm packages: the argument, else the environment's, else one in the state folder.
-
-    Raises:
-        RuntimeMissingError: the packages are not in it; the text tells the command that puts them there.
-    """
+    """Return the folder with the npm packages: the argument, else the environment's, else one in the state folder."""
     if modules is None and (variable := os.environ.get(MODULES_VARIABLE)):
         modules = Path(variable).expanduser()
     if modules is None:

@@ -54,7 +54,6 @@ class TfjsRuntime:
         return self._worker.pid
 
     def open(self, source: ModelSource) -> TfjsSession:
-        """See :class:`~pocketserve.runtimes.base.Runtime`."""
         backend = source.options.get("backend")
         if backend not in (None, "wasm", "cpu"):
             raise ModelLoadError(f"the option backend is 'wasm' or 'cpu', not {backend!r:.80}")
@@ -99,13 +98,7 @@ class TfjsSession:
             raise
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`~pocketserve.runtimes.base.Session`.
-
-        Raises:
-            ValueError: TensorFlow.js says that the input does not fit.
-            WorkerError: the process died or hung; the next run has a new one.
-            RuntimeError: the run itself failed.
-        """
+        """Run; raise ``WorkerError`` if the process died or hung. The next run has a new one."""
         if not self._is_open:
             raise RuntimeError("the session is closed")
         return {spec.name: array for spec, array in zip(self.outputs, self._compute(inputs), strict=True)}
@@ -180,12 +173,11 @@ class StatefulTfjsSession(TfjsSession):
     """The process in which the state began."""
 
     def reset(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.ResettableSession`."""
         self._ask({"op": "reset", "model": self._name}, ())
         self._state_process = self._process
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`TfjsSession`; also a RuntimeError for a step whose state went with the process that had it."""
+        """Run; raise ``RuntimeError`` for a step whose state went with the process that had it."""
         if not self._state_process:
             self.reset()  # a first run on zeros may have left its mark
         outputs = super().run(inputs, signature)

@@ -23,11 +23,7 @@ _TYPE_NUMBERS |= {9: "DT_INT64", 10: "DT_BOOL", 17: "DT_UINT16", 19: "DT_HALF"}
 
 
 def input_specs(entries: Sequence[Mapping[str, Any]], files: ModelFiles) -> list[TensorSpec]:
-    """Return the inputs in the model's order, with the signature's names as aliases; open where the rank is unknown.
-
-    Raises:
-        ModelLoadError: an input is neither float32, int32 nor bool.
-    """
+    """Return the inputs in the model's order, with the signature's names as aliases; open where the rank is unknown."""
     keys = {_node(str(info.get("name", key))): key for key, info in _infos(files, "inputs").items()}
     specs = []
     for entry in entries:

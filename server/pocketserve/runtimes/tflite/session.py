@@ -43,7 +43,6 @@ class TfliteRuntime:
         self._packages = packages
 
     def open(self, source: ModelSource) -> TfliteSession:
-        """See :class:`~pocketserve.runtimes.base.Runtime`."""
         xnnpack, delegate = source.flag("xnnpack", default=True), delegate_request(source)
         size, stateful = check_file(source.path)
         title, module = import_first(self._packages)
@@ -121,12 +120,7 @@ class TfliteSession:
         self.memory_bytes = file_bytes + sum(byte_size(spec) for spec in (*self.inputs, *self.outputs))
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
-        """See :class:`~pocketserve.runtimes.base.Session`; strings are ``bytes`` in arrays of dtype object.
-
-        Raises:
-            ValueError: the model cannot take these sizes of its free dimensions.
-            RuntimeError: the run itself failed. The session works on.
-        """
+        """Run; strings are ``bytes`` in arrays of dtype object. A session whose run failed works on."""
         entry = self._default if signature is None else self._entries[signature]
         arrays: list[tensors.TensorSignature] = []
         for spec, _ in entry.inputs:
@@ -150,7 +144,6 @@ class TfliteSession:
             raise
 
     def close(self) -> None:
-        """Free the interpreter and the mapped file."""
         self._discard()
         self._opener = None
 
@@ -274,11 +267,7 @@ class StatefulTfliteSession(TfliteSession):
     """An interpreter with a model that keeps state from run to run: a recurrent layer's, or a variable."""
 
     def reset(self) -> None:
-        """See :class:`~pocketserve.runtimes.base.ResettableSession`.
-
-        A model that has several signatures says itself what becomes of its state, as those do that are trained on the
-        device: it keeps it.
-        """
+        """Forget; but a model with several signatures decides itself what becomes of its state, and keeps it."""
         # The packages can reset tensors but not variables; a new interpreter has neither.
         if len(self._entries) < 2:
             self._discard()
