@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,3 +46,14 @@ def file_size(path: Path) -> int:
     """Return the bytes of a model file."""
     with file_errors(path.name):
         return path.stat().st_size
+
+
+@contextmanager
+def load_errors(explain: Callable[[Exception], str]) -> Iterator[None]:
+    """Turn whatever a framework raises into a ``ModelLoadError`` with an explanation."""
+    try:
+        yield
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise ModelLoadError(explain(error)) from error

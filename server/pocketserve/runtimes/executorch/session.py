@@ -27,8 +27,8 @@ from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
 from pocketserve.runtimes.executorch import INSTALL
 from pocketserve.runtimes.framework_import import require_framework
-from pocketserve.runtimes.model_files import file_errors, file_size
-from pocketserve.runtimes.torch.common import error_message, import_torch, leaf_array, load_errors, to_torch
+from pocketserve.runtimes.model_files import file_errors, file_size, load_errors
+from pocketserve.runtimes.torch.common import error_message, explain_load_error, import_torch, leaf_array, to_torch
 from pocketserve.tensors import Array, TensorSpec
 
 # ScalarType of the schema, which is torch's own numbering.
@@ -72,7 +72,7 @@ class ExecutorchRuntime:
         torch = import_torch()
         runtime = require_framework("executorch.runtime", "ExecuTorch", INSTALL, needs="Runtime")
         title = f"executorch {metadata.version('executorch')}"
-        with load_errors(source.path.name, title):
+        with load_errors(lambda error: explain_load_error(source.path.name, title, error)):
             program = runtime.Runtime.get().load_program(source.path)
             return ExecutorchSession(torch, program, description, title, size)
 

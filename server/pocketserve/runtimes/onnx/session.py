@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.model_files import load_errors
 from pocketserve.runtimes.probe import run_on_zeros
 from pocketserve.tensors import Array, TensorSpec, byte_size
 
@@ -54,13 +55,9 @@ class OnnxRuntime:
         framework = f"onnxruntime {ort.__version__}"
         if (foreign := first_foreign(facts.operators, facts.functions)) is not None:
             raise ModelLoadError(f"{path.name} {foreign_operator(*foreign, framework)}")
-        try:
+        with load_errors(lambda error: explain_onnx_error(path, framework, str(error))):
             native, device = open_native(ort, path, source.threads, providers, required)
             return OnnxSession(ort, native, facts, framework, device)
-        except ModelLoadError:
-            raise
-        except Exception as error:
-            raise ModelLoadError(explain_onnx_error(path, framework, str(error))) from error
 
 
 RUNTIME = OnnxRuntime()

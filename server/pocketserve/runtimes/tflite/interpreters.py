@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
+from pocketserve.runtimes.base import ModelSource, RuntimeMissingError
 from pocketserve.runtimes.framework_import import first_line, import_framework
 from pocketserve.runtimes.tflite import INSTALL
 from pocketserve.tensors import zeros
@@ -23,25 +22,20 @@ _log = logging.getLogger(__name__)
 class TflitePackage(NamedTuple):
     """A Python package with a TFLite interpreter."""
 
-    title: str
+    title: str  # as it is installed
     module: str  # where ``Interpreter`` and ``OpResolverType`` are
-    distributions: tuple[str, ...]  # names under which it may be installed, for its version
 
 
 PACKAGES = (
-    TflitePackage("ai-edge-litert", "ai_edge_litert.interpreter", ("ai-edge-litert", "ai-edge-litert-nightly")),
-    TflitePackage("tflite-runtime", "tflite_runtime.interpreter", ("tflite-runtime", "tflite-runtime-nightly")),
-    TflitePackage("tensorflow", "tensorflow.lite.python.interpreter", ("tensorflow", "tensorflow-cpu")),
+    TflitePackage("ai-edge-litert", "ai_edge_litert.interpreter"),
+    TflitePackage("tflite-runtime", "tflite_runtime.interpreter"),
+    TflitePackage("tensorflow", "tensorflow.lite.python.interpreter"),
 )
 """In order of preference: the current package, the one that Termux has, the one that is large."""
 
 
 def import_first(packages: Sequence[TflitePackage]) -> tuple[str, Any]:
-    """Import the first package that imports; return its name with its version, and its module.
-
-    Raises:
-        RuntimeMissingError: none does.
-    """
+    """Import the first package that imports; return its name with its version, and its module."""
     faults = [f"no TFLite runtime is installed; run: {INSTALL}"]
     for package in packages:
         try:
@@ -58,16 +52,14 @@ def import_first(packages: Sequence[TflitePackage]) -> tuple[str, Any]:
 
 def _with_version(package: TflitePackage) -> str:
     version = getattr(sys.modules[package.module.partition(".")[0]], "__version__", None)
-    if isinstance(version, str):
-        return f"{package.title} {version}"
-    from importlib import metadata  # late: it needs the email package, a tenth of a cold start
+    if not isinstance(version, str):
+        from importlib import metadata  # late: it needs the email package, a tenth of a cold start
 
-    for distribution in package.distributions:
         try:
-            return f"{package.title} {metadata.version(distribution)}"
+            version = metadata.version(package.title)
         except metadata.PackageNotFoundError:
-            continue
-    return package.title
+            return package.title
+    return f"{package.title} {version}"
 
 
 class InterpreterOpener:
@@ -80,7 +72,6 @@ class InterpreterOpener:
     def __init__(self, module: Any, source: ModelSource, xnnpack: bool, delegate: DelegateRequest | None):
         self._module = module
         self._source = source
-        self._identity = _identity(source.path)
         self._xnnpack = xnnpack
         self._without_xnnpack = False  # beside the delegate
         self._part: DelegatedPart | None = None
@@ -92,8 +83,6 @@ class InterpreterOpener:
     def open(self, *, use_delegate: bool = True) -> Any:
         """Return a fresh interpreter, not yet allocated; the one before is no longer in use."""
         source, delegate = self._source, self.delegate if use_delegate else None
-        if _identity(source.path) != self._identity:
-            raise ModelLoadError(f"{source.path.name} changed while it was loaded; load the model again")
         # The last delegate goes before the next comes: an accelerator may serve one at a time.
         self._loaded, self._part = None, None
         if not use_delegate:
@@ -113,11 +102,10 @@ class InterpreterOpener:
         return interpreter
 
     def confirm_device(self, interpreter: Any) -> bool:
-        """Learn what runs an interpreter that was just allocated.
+        """Learn what runs an interpreter that was just allocated; return False if it has to be opened again.
 
-        Returns:
-            False if the delegate was driven out, perhaps by XNNPACK. The delegate was asked for by name, so XNNPACK
-            gives way: the interpreter is to be opened again, and says by an error if the delegate itself is at fault.
+        The delegate was driven out then, perhaps by XNNPACK, which gives way: the delegate was asked for by name. The
+        next allocation says by an error if the delegate itself is at fault.
         """
         self.device = "cpu" if self._part is None else self._part.device(interpreter)
         if not self._xnnpack or self._without_xnnpack or self._part is None:
@@ -126,11 +114,7 @@ class InterpreterOpener:
         return not self._without_xnnpack
 
     def open_allocated(self) -> Any:
-        """Return an interpreter that has allocated and taken zeros.
-
-        That is where missing operators show, inputs of types that pass for strings but are none, and what a delegate
-        takes.
-        """
+        """Return an interpreter that has allocated and taken zeros: there all that it lacks shows."""
         interpreter: Any = self.open()
         inputs = model_tensors(interpreter.get_input_details(), "input")
         try:
@@ -162,9 +146,3 @@ class InterpreterOpener:
         """Log that the delegate is not used."""
         if self.delegate is not None:
             _log.warning("%s runs without the delegate %s, which %s", self._source.path.name, self.delegate.name, fault)
-
-
-def _identity(path: Path) -> tuple[int, ...]:
-    """Return what changes when the file is written or replaced."""
-    stat = path.stat()
-    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)

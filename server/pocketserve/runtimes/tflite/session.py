@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.base import ModelSource, Signature
+from pocketserve.runtimes.model_files import load_errors
 from pocketserve.runtimes.probe import run_on_zeros
 from pocketserve.tensors import Array, TensorSpec, byte_size
 
@@ -47,12 +48,8 @@ class TfliteRuntime:
         size, stateful = check_file(source.path)
         title, module = import_first(self._packages)
         opener = InterpreterOpener(module, source, xnnpack, delegate)
-        try:
+        with load_errors(lambda error: explain_tflite_error(source.path.name, title, str(error))):
             return _open_session(StatefulTfliteSession if stateful else TfliteSession, opener, title, size)
-        except ModelLoadError:
-            raise
-        except Exception as error:
-            raise ModelLoadError(explain_tflite_error(source.path.name, title, str(error))) from error
 
 
 def _open_session(kind: type[TfliteSession], opener: InterpreterOpener, title: str, size: int) -> TfliteSession:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -286,8 +286,8 @@ def error_message(error: BaseException, maximum: int = 300) -> str:
     return excerpt(_NOISE.sub("", text), maximum)
 
 
-def load_error(name: str, framework: str, error: BaseException) -> ModelLoadError:
-    """Return the error for a file that a framework refused with any exception."""
+def explain_load_error(name: str, framework: str, error: BaseException) -> str:
+    """Return why a framework refused a file."""
     if match := _UNKNOWN_OPERATOR.search(str(error)):
         advice = (
             "the file was made by optimize_for_mobile; save the model again without that step"
@@ -295,24 +295,11 @@ def load_error(name: str, framework: str, error: BaseException) -> ModelLoadErro
             else "it belongs to another package, such as torchvision, or to another version; export the model as ONNX, "
             "or without that operator"
         )
-        return ModelLoadError(f"{name} uses the operator {match[1]}, which {framework} does not have: {advice}")
+        return f"{name} uses the operator {match[1]}, which {framework} does not have: {advice}"
     reason = error_message(error, 200)
     if _DAMAGE.search(str(error)):
-        return ModelLoadError(f"{framework} cannot load {name}, which may be damaged ({reason}); copy it again")
-    return ModelLoadError(
-        f"{framework} cannot load {name} ({reason}); it may be of another version: save it again with this one"
-    )
-
-
-@contextmanager
-def load_errors(name: str, framework: str) -> Iterator[None]:
-    """Turn any exception of a framework into a ``ModelLoadError``."""
-    try:
-        yield
-    except ModelLoadError:
-        raise
-    except Exception as error:
-        raise load_error(name, framework, error) from error
+        return f"{framework} cannot load {name}, which may be damaged ({reason}); copy it again"
+    return f"{framework} cannot load {name} ({reason}); it may be of another version: save it again with this one"
 
 
 def input_fault(error: Exception, raised_by_model: type[Exception] = ValueError) -> ValueError | None:

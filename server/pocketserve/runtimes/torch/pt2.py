@@ -13,16 +13,17 @@ from operator import attrgetter, getitem
 from typing import Any, NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.model_files import load_errors
 from pocketserve.runtimes.torch.common import (
     ModuleSession,
     check_content,
     datatype_of_torch,
+    explain_load_error,
     flatten,
     import_torch,
     input_fault,
     leaf_array,
     leaf_spec,
-    load_errors,
     to_torch,
     weight_bytes,
 )
@@ -42,7 +43,7 @@ class Pt2Runtime:
         source.flag("trust")  # it is code in any case
         content = read_code(source.path, source.trusted, source.original)
         torch = import_torch()
-        with load_errors(source.path.name, f"torch {torch.__version__}"):
+        with load_errors(lambda error: explain_load_error(source.path.name, f"torch {torch.__version__}", error)):
             with stand_ins(source.path):  # it reads names only; the trusted content is unpickled
                 program = torch.export.load(io.BytesIO(content))
             return Pt2Session(torch, program, source.threads)

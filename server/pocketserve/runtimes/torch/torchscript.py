@@ -16,16 +16,16 @@ from typing import Any
 
 from pocketserve.formats.zip_archives import BadZipError, members
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.model_files import file_size
+from pocketserve.runtimes.model_files import file_size, load_errors
 from pocketserve.runtimes.torch.common import (
     FirstRunError,
     ModuleSession,
     check_content,
     error_message,
+    explain_load_error,
     flatten,
     import_torch,
     input_fault,
-    load_errors,
     probe_outputs,
     weight_bytes,
     with_free_rows,
@@ -47,7 +47,7 @@ class TorchScriptRuntime:
     def open(self, source: ModelSource) -> ScriptSession:
         check_content(source.path, ("torchscript", "ptl"), self.title)
         torch = import_torch()
-        with load_errors(source.path.name, f"torch {torch.__version__}"):
+        with load_errors(lambda error: explain_load_error(source.path.name, f"torch {torch.__version__}", error)):
             return ScriptSession(torch, source)
 
 
