@@ -38,16 +38,9 @@ from pocketserve.runtimes.base import TRIAL_VARIABLE, RuntimeMissingError
 
 from .packages import NO_NODE, find_modules
 
-START_TIMEOUT_S = 30.0
-"""Node and TensorFlow.js start in a quarter of a second on a desktop, in a few on a phone that is busy."""
-
-OPEN_TIMEOUT_S = 120.0
-RUN_TIMEOUT_S = 120.0
-"""Beyond what any model that is of use takes; a hung process is recognised by it."""
-
-IDLE_S = 120.0
-"""After this long without work the process ends itself."""
-
+START_TIMEOUT_S = 30.0  # a quarter of a second on a desktop, a few on a phone that is busy
+OPEN_TIMEOUT_S = RUN_TIMEOUT_S = 120.0  # beyond what any model that is of use takes: the process hangs
+IDLE_S = 120.0  # after this long without work the process ends itself
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_PAYLOAD_BYTES = 2**30
 STDERR_BYTES = 4096  # the end of the process's error output, which is read
@@ -111,11 +104,7 @@ class Worker:
             self._lock.release()
 
     def ensure_running(self, threads: int) -> int:
-        """Start the process if none runs; one that runs keeps its number of threads.
-
-        Returns:
-            Which process it is: models that were opened in another one are gone.
-        """
+        """Start the process if none runs, and return its number: models that were opened in another one are gone."""
         if self.pid is None:
             self._end()
             self._child = self._start(threads)

@@ -23,11 +23,9 @@ from .files import ModelFiles, read_files
 from .process import IDLE_S, OPEN_TIMEOUT_S, RUN_TIMEOUT_S, EndedError, Worker, WorkerError
 from .specs import DTYPE_NAMES, DTYPES, input_specs, output_specs
 
+# What TensorFlow.js says of an operator that the chosen backend lacks; the one named cpu has them all.
 _LACKING = re.compile(r"not registered for backend 'wasm'|not (?:yet implemented or not )?found in the registry")
-"""What TensorFlow.js says of an operator that the chosen backend lacks; the one named cpu has them all."""
-
-_TEXT = "an output is of type string"
-"""What the worker says of an output that it cannot send."""
+_TEXT = "an output is of type string"  # what the worker says of an output that it cannot send
 
 
 class TfjsRuntime:
@@ -169,8 +167,7 @@ class TfjsSession:
 class StatefulTfjsSession(TfjsSession):
     """A model with layers that keep state from run to run."""
 
-    _state_process = 0
-    """The process in which the state began."""
+    _state_process = 0  # the process in which the state began
 
     def reset(self) -> None:
         self._ask({"op": "reset", "model": self._name}, ())

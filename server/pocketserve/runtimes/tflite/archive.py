@@ -12,11 +12,7 @@ MAX_PROPERTIES_BYTES = 4 * 2**20
 
 
 def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:
-    """Return files out of the archive at the model's end.
-
-    Raises:
-        DamagedFileError: no such file, a damaged archive, or more unpacked bytes together than the limit.
-    """
+    """Return files out of the archive at the model's end, unpacked not more bytes together than the limit."""
     from pocketserve.formats.zip_archives import BadZipError, members, read_member  # late: few files carry others
 
     contents: list[bytes] = []

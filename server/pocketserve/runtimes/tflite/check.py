@@ -25,11 +25,7 @@ class TensorFlowOperatorError(Exception):
 
 
 def check_file(path: Path) -> tuple[int, bool]:
-    """Return the bytes of a file that is a whole TFLite model, and whether it keeps state from run to run.
-
-    Raises:
-        ModelLoadError: it is not, or cannot be read.
-    """
+    """Return the bytes of a file that is a whole TFLite model, and whether it keeps state from run to run."""
     try:
         with file_errors(path.name):
             with path.open("rb") as file:
@@ -47,10 +43,9 @@ def check_file(path: Path) -> tuple[int, bool]:
 
 
 def check_tflite_graphs(path: Path) -> bool:
-    """Return whether a model keeps state, after a check that graphs, tensors and weights lie inside the file.
+    """Check that graphs, tensors and weights lie inside the file; return whether the model keeps state.
 
     Raises:
-        DamagedFileError: the file cannot be read, is no TFLite model or is not whole.
         TensorFlowOperatorError: it has operators that only TensorFlow runs.
     """
     with mapped(path) as data:

@@ -102,11 +102,8 @@ def _is_c_text(value: object) -> bool:
 def find_library(delegate: str, folder: Path) -> Path | None:
     """Find the file that a delegate's name means; None for one that the dynamic loader is to find.
 
-    A path is relative to the folder of the model file. A name without a folder is a file beside the model, if there is
-    one, else the loader's to find: in the places that the system's owner and the user's environment name.
-
-    Raises:
-        ModelLoadError: a relative path leaves the folder, or cannot be followed.
+    A path is relative to the folder of the model file, and must not leave it. A name without a folder is a file beside
+    the model, if there is one, else the loader's to find: where the system's owner and the environment say.
     """
     try:
         if "/" not in delegate and not (folder / delegate).exists():

@@ -18,11 +18,7 @@ MAX_METADATA_BYTES = 1 << 20
 
 
 def read_metadata(path: Path) -> metadata.ModelMetadata | None:
-    """Return the metadata inside a model file, or None where there is none.
-
-    Raises:
-        DamagedFileError: it is damaged, or the file is no TFLite model.
-    """
+    """Return the metadata inside a model file, or None where there is none."""
     with mapped(path) as data:
         content = _find_metadata(FlatBuffer(data, b"TFL3"))
         return None if content is None else _model_metadata(FlatBuffer(content, b"M001").root())

@@ -22,12 +22,7 @@ def is_hopeless(text: str) -> bool:
 
 
 def explain_tflite_error(name: str, framework: str, text: str) -> str:
-    """Return a sentence for people out of an interpreter's error text.
-
-    Args:
-        name: the file's.
-        framework: the package with its version.
-    """
+    """Return a sentence for people out of an error text; ``framework`` is the package with its version."""
     if re.search(_SELECT_OP, text):
         flex = re.search(_FLEX_NAME, text)
         return (

@@ -77,6 +77,7 @@ class InterpreterOpener:
         self._part: DelegatedPart | None = None
         # An interpreter holds its delegate too, but frees it before its own end (see :mod:`.session`).
         self._loaded: Any = None
+        self._warned = False
         self.delegate = delegate
         self.device = "cpu"
 
@@ -143,6 +144,7 @@ class InterpreterOpener:
         return InterpreterOpener(self._module, self._source, self._xnnpack, None)
 
     def warn(self, fault: str) -> None:
-        """Log that the delegate is not used."""
-        if self.delegate is not None:
+        """Log that the delegate is not used: once, since it may happen with every other request."""
+        if self.delegate is not None and not self._warned:
+            self._warned = True
             _log.warning("%s runs without the delegate %s, which %s", self._source.path.name, self.delegate.name, fault)

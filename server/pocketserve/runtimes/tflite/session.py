@@ -98,7 +98,6 @@ class TfliteSession:
         # The arrays that the last run of the main graph took as they were: the next are mostly the same.
         self._fitted: tuple[tensors.GraphEntry, list[tensors.TensorSignature]] | None = None
         self._bypassing = False
-        self._warned = False
         self._interpreter: Any = opener.open_allocated()
         self.device = opener.device
         self._main = self._default = tensors.main_entry(self._interpreter)
@@ -153,7 +152,7 @@ class TfliteSession:
         try:
             self._interpreter = self._opener.open()
         except Exception as error:
-            self._warn(self._bypass(error))
+            self._opener.warn(self._bypass(error))
         return self._interpreter
 
     def _bypass(self, error: Exception) -> str:
@@ -169,12 +168,6 @@ class TfliteSession:
         self._bypassing = True
         self.device = "cpu"
         return fault
-
-    def _warn(self, fault: str) -> None:
-        """Log once that the delegate is bypassed, since it may happen with every other request."""
-        if not self._warned and self._opener is not None:
-            self._opener.warn(fault)
-        self._warned = True
 
     def _discard(self) -> None:
         """Throw the interpreter away (see the module's text for why it is not repaired)."""
@@ -196,18 +189,19 @@ class TfliteSession:
         if shapes == self._shapes:
             return
         if self._bypassing:
-            # It was the last shapes that the delegate did not take.
-            self._discard()
+            self._discard()  # it was the last shapes that the delegate did not take
         self._ready()
+        assert self._opener is not None
         try:
             try:
                 self._resize(shapes)
             except Exception as error:
                 fault = self._bypass(error)
                 self._resize(shapes)
-                self._warn(f"{fault} with inputs of some shapes, now {', '.join(map(str, map(list, shapes)))}")
+                now = ", ".join(map(str, map(list, shapes)))
+                self._opener.warn(f"{fault} with inputs of some shapes, now {now}")
         except Exception as error:
-            delegate = self._opener.delegate if self._opener is not None else None
+            delegate = self._opener.delegate
             culprit = f" with the delegate {delegate.name}" if delegate is not None and delegate.required else ""
             sizes = ", ".join(f"{spec.name!r}: {list(arrays[spec.name].shape)}" for spec, _ in entry.inputs)
             raise ValueError(f"the model cannot take inputs of these shapes{culprit}: {sizes}") from error
