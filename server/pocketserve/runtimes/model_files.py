@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pocketserve.formats import DamagedFileError
 
 from .base import ModelLoadError
 from .registry import first_bytes
 
+# Absolute names, names that go up, and what hides or means something else: a NUL, an address in the network or (in ONNX
+# Runtime) in memory, halves of letters but those that stand for the bytes of a file's name.
+_NOT_BELOW = re.compile(
+    r"^$|^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.(?:[/\\]|$)|\0|://|_ORT_MEM_ADDR|[\ud800-\udc7f\udd00-\udfff]"
+)
 _PAGE = rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]"
 
 
@@ -46,6 +54,33 @@ def file_size(path: Path) -> int:
     """Return the bytes of a model file."""
     with file_errors(path.name):
         return path.stat().st_size
+
+
+def regular_size(path: Path) -> int:
+    """Return the bytes of a regular file; OSError for others: opening a pipe would wait, a device would never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(0, "it is no regular file")
+    return status.st_size
+
+
+def weight_file(model: Path, title: str, name: Any) -> tuple[Path, int]:
+    """Return a file that a model names, and its size; it lies in the model's folder, once links are followed."""
+    target = (
+        Path(os.path.realpath(model.parent / name)) if isinstance(name, str) and not _NOT_BELOW.search(name) else None
+    )
+    fault = "is not a file inside its folder; save the model again with its weights beside it"
+    if target is not None and target.is_relative_to(os.path.realpath(model.parent)):
+        try:
+            return target, regular_size(target)
+        except OSError:
+            there = os.path.lexists(target)
+            fault = (
+                "cannot be read; copy that file again"
+                if there
+                else "is not there; copy that file into the model's folder"
+            )
+    raise ModelLoadError(f"{title} keeps weights in {name!r:.200}, which {fault}")
 
 
 @contextmanager

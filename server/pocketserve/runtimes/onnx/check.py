@@ -10,9 +10,7 @@ file says. Source: "External Data", ONNX IR specification.
 from __future__ import annotations
 
 import math
-import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import NamedTuple
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.protobuf import ProtobufReader, Span
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.model_files import failed_download, file_errors
+from pocketserve.runtimes.model_files import failed_download, file_errors, regular_size, weight_file
 
 from .operators import OperatorName
 
@@ -80,7 +78,7 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
             shorter ends the process that reads it.
     """
     with file_errors(path.name, "is no ONNX model, or damaged or cut short", "copy or export the file again"):
-        size = _regular_size(path)
+        size = regular_size(path)
         if size > MAX_FILE_BYTES:
             raise ModelLoadError(f"{path.name} is larger than 2 GB; save the model with its weights as external data")
         with nullcontext(path.read_bytes()) if may_change else mapped(path) as data:
@@ -179,7 +177,8 @@ class _WeightFiles:
         location = entries.get("location", "")
         if location not in self.targets:
             reader.pay(_FILE_COST + len(location))
-            self.targets[location] = self._look_up(location)
+            target, size = weight_file(self._path, self._path.name, location)
+            self.targets[location], self.sizes[target] = target, size
         size = self.sizes[self.targets[location]]
         offset, length = (_count(entries.get(key, "0")) for key in ("offset", "length"))
         minimum = offset + max(length, tensor_bytes)
@@ -187,37 +186,7 @@ class _WeightFiles:
             if (reason := failed_download(self._path.parent / location)) is not None:
                 raise ModelLoadError(f"{self._path.name} keeps its weights elsewhere, and {reason}")
             fault = f"which is cut short ({size} of at least {minimum} bytes); copy that file again"
-            raise self._refusal(location, fault)
-
-    def _look_up(self, location: str) -> Path:
-        """Return a file inside the model's folder, and note its size."""
-        folder = self._path.parent
-        target = Path(os.path.realpath(folder / location)) if _is_plain(location) else None
-        if target is None or not target.is_relative_to(folder):
-            fault = "which is not a file inside its folder; save the model again with its weights beside it"
-            raise self._refusal(location, fault)
-        try:
-            self.sizes[target] = _regular_size(target)
-        except OSError as error:
-            if not os.path.lexists(target):
-                fault = "which is not there; copy that file into the model's folder"
-                raise self._refusal(location, fault) from None
-            raise self._refusal(location, "which cannot be read; copy that file again") from error
-        return target
-
-    def _refusal(self, location: str, fault: str) -> ModelLoadError:
-        return ModelLoadError(f"{self._path.name} keeps weights in {location[:200]!r}, {fault}")
-
-
-def _is_plain(location: str) -> bool:
-    """Return whether a location is a relative path that only goes down.
-
-    A NUL would hide what comes after it. ``*/_ORT_MEM_ADDR_/*`` is ONNX Runtime's sign for "the offset is an address in
-    memory".
-    """
-    parts = re.split(r"[/\\]", location)
-    odd = "\0" in location or "_ORT_MEM_ADDR" in location or re.match(r"[A-Za-z]:", location)
-    return bool(location) and not odd and parts[0] != "" and ".." not in parts
+            raise ModelLoadError(f"{self._path.name} keeps weights in {location[:200]!r}, {fault}")
 
 
 def _count(text: str) -> int:
@@ -225,11 +194,3 @@ def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,19}", text):
         raise DamagedFileError("the place of a tensor's weights is no number")
     return int(text)
-
-
-def _regular_size(path: Path) -> int:
-    """Return the bytes of a regular file: opening a pipe would wait, a device would never end."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(0, "it is no regular file")
-    return status.st_size

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.model_files import file_errors
+from pocketserve.runtimes.model_files import file_errors, weight_file
 
 MAX_MODEL_JSON_BYTES = 64 * 2**20
 """The graph without its weights; the largest in the wild have a few megabytes."""
@@ -51,7 +50,7 @@ def read_files(path: Path) -> ModelFiles:
     return ModelFiles(
         path.absolute(),
         title,
-        tuple(shard for group in groups for shard in _check_shards(path.parent, group, title)),
+        tuple(shard for group in groups for shard in _check_shards(path, group, title)),
         graph,
         signature if isinstance(signature, dict) else {},
         sum(group.memory_bytes for group in groups),
@@ -96,29 +95,13 @@ def _count(shape: Any) -> int:
     return math.prod(sizes)
 
 
-def _check_shards(folder: Path, group: _WeightGroup, title: str) -> list[Path]:
-    shards = [_check_shard(folder, name, title) for name in group.paths]
-    size = sum(path.stat().st_size for path in shards)
+def _check_shards(model: Path, group: _WeightGroup, title: str) -> list[Path]:
+    shards = [weight_file(model, title, name) for name in group.paths]
+    size = sum(size for _, size in shards)
     if group.stored_bytes is not None and size != group.stored_bytes:
         names = ", ".join(map(str, group.paths[:3])) + (" …" if len(group.paths) > 3 else "")
         raise ModelLoadError(
             f"{title}: the weights in {names} have {size} bytes and must have {group.stored_bytes}; copy the files "
             "again"
         )
-    return shards
-
-
-def _check_shard(folder: Path, name: Any, title: str) -> Path:
-    """Return the file that a weights manifest names."""
-    inside = isinstance(name, str) and name != "" and not any(mark in name for mark in ("\0", "\\", "://"))
-    # JSON may hold halves of letters, which no name can.
-    if not inside or name.startswith("/") or ".." in name.split("/") or any("\ud800" <= c <= "\udfff" for c in name):
-        raise ModelLoadError(f"{title} names the weights file {name!r:.100}, which is not inside the model's folder")
-    path = Path(os.path.realpath(folder / name))
-    if not path.is_relative_to(os.path.realpath(folder)):
-        raise ModelLoadError(
-            f"{title}: the weights file {name:.100} is a link that leaves the model's folder; copy it there"
-        )
-    if not os.path.isfile(path):  # false, too, for a longer name than files have
-        raise ModelLoadError(f"{title}: the weights file {name:.100} is missing")
-    return path
+    return [path for path, _ in shards]
