@@ -26,7 +26,7 @@ OTHER_VARIABLES: Final = frozenset(
     PREFIX + name
     for name in (
         *("URL", "TOKEN"),  # the client's
-        *("SIMULATION", "IN_TRIAL", "TFJS_MODULES"),  # system.py, runtimes
+        *("SIMULATION", "IN_TRIAL", "TFJS_MODULES", "CONVERTERS"),  # system.py, runtimes, convert
         *("ALLOW_ROOT", "TEST_ASSETS", "TEST_STATE", "SOAK", "SOAK_TABLE", "SOAK_REQUESTS"),  # the installer and tests
         *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),  # tools
     )

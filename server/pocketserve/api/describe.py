@@ -63,8 +63,9 @@ def describe_model(
         "memory_bytes": model.memory_bytes,
         "signatures": ",".join(name for name in model.entry_points if name is not None),
         **{
-            f"evaluation_{key}": value
-            for key, value in version.evaluation.items()
+            f"{table}_{key}": value
+            for table, values in (("evaluation", version.evaluation), ("provenance", _provenance(entry, version.name)))
+            for key, value in values.items()
             if isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 2**63)
         },
     }
@@ -104,6 +105,11 @@ def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> d
         "examples": {"shell": f"pocketserve predict --local {local} {file}"} if local else examples,
     }
     return {key: value for key, value in facts.items() if value}
+
+
+def _provenance(entry: ModelEntry, version: str) -> Mapping[str, Any]:
+    options = entry.manifest.versions.get(version)
+    return {} if options is None else options.provenance
 
 
 def device_of(sessions: Sequence[Session]) -> str:

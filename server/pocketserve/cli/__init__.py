@@ -29,6 +29,7 @@ COMMANDS = (
     "pair",
     "doctor",
     "bench",
+    "convert",
     "compare",
     "simulate",
     "demo",

@@ -102,17 +102,21 @@ class ConversionRequest:
         source: the model file or folder; for unconverted PyTorch its ``model.py``.
         format: of the source, such as ``torch``.
         output: the temporary file, or folder that does not exist yet, which the tool writes.
+        kind: of the output, of :data:`KINDS`.
         function, weights, arguments: of unconverted PyTorch, as in the manifest's version table.
-        inputs, outputs: in the model's order.
+        inputs, outputs: in the model's order, by the names that callers use; the file may have others.
         samples: an .npz with an array for each input by name; the first axis counts samples, and where an input's own
-            first size is free or 1, a sample is a row of it: ``array[i:i+1]`` is what the model takes.
+            first size is free or 1, a sample is a row of it: ``array[i:i+1]`` is what the model takes. Without samples
+            of the user's these are made up, and no mode that calibrates is asked for.
         quantize: of :data:`QUANTIZE_MODES`.
         options: the converter's own.
+        trusted: SHA-256 of the source's code that its owner lets run.
     """
 
     source: Path
     format: str
     output: Path
+    kind: str = ""
     function: str = "build"
     weights: Path | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -121,6 +125,7 @@ class ConversionRequest:
     samples: Path | None = None
     quantize: str = "none"
     options: Mapping[str, Any] = field(default_factory=dict)
+    trusted: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return it as JSON text."""
@@ -138,7 +143,7 @@ class ConversionRequest:
             values[key] = None if values[key] is None else Path(values[key])
         for key in ("inputs", "outputs"):
             values[key] = tuple(SourceTensor(t["name"], t["datatype"], tuple(t["shape"])) for t in values[key])
-        return cls(**values)
+        return cls(**{**values, "trusted": tuple(values["trusted"])})
 
 
 @dataclass(frozen=True)
@@ -160,3 +165,8 @@ class ConversionOutcome:
     outputs: Mapping[str, str] = field(default_factory=dict)
     layouts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> ConversionOutcome:
+        """Return what :func:`dataclasses.asdict` made plain."""
+        return cls(**{**values, "notes": tuple(values["notes"])})

@@ -7,7 +7,12 @@ import importlib
 
 from pocketserve.convert.converter import Converter
 
-TOOLS: tuple[str, ...] = ("tflite_weights", "ai_edge_quantizer", "litert_torch")
+TOOLS: tuple[str, ...] = (
+    "tflite_weights",
+    "ai_edge_quantizer",
+    "litert_torch",
+    "pytorch",
+)
 """Modules in ``tools``, each with ``CONVERTER`` (or ``CONVERTERS``). Of two for one path, the first is taken."""
 
 

@@ -58,6 +58,7 @@ class VersionOptions(NamedTuple):
         file: relative to the model's folder.
         options: the keys that belong to the runtime, such as ``weights``.
         evaluation: what its recipe measured: ``dataset``, ``metric``, ``value``.
+        provenance: what converted it, from what and how: ``source``, ``tools``, ``quantize`` and more.
         sha256: what the file's content must hash to.
     """
 
@@ -65,6 +66,7 @@ class VersionOptions(NamedTuple):
     options: Mapping[str, Any] = {}
     evaluation: Mapping[str, Any] = {}
     sha256: str | None = None
+    provenance: Mapping[str, Any] = {}
 
 
 class Manifest(NamedTuple):
@@ -229,9 +231,9 @@ def _versions(table: TomlTable) -> dict[str, VersionOptions]:
         file = inner.relative_path("file")
         if file is None:
             raise inner.fault("file", "is missing; name the model file")
-        evaluation = inner.table("evaluation").rest()
+        evaluation, provenance = inner.table("evaluation").rest(), inner.table("provenance").rest()
         sha256 = inner.take("sha256", _is_sha256, "64 hexadecimal digits")
-        versions[name] = VersionOptions(file, inner.rest(), evaluation, sha256)
+        versions[name] = VersionOptions(file, inner.rest(), evaluation, sha256, provenance)
     return versions
 
 

@@ -226,5 +226,6 @@ def _check_loadable(entry: ModelEntry, version: VersionEntry) -> None:
     for key in sorted(set(version.options) - known):
         raise ModelLoadError(
             f"model.toml: unknown key versions.{version.name}.{key}; "
-            f"a {version.format.name} version knows {', '.join(sorted(known | {'file', 'evaluation', 'sha256'}))}"
+            f"a {version.format.name} version knows "
+            f"{', '.join(sorted(known | {'file', 'evaluation', 'provenance', 'sha256'}))}"
         )

@@ -41,14 +41,22 @@ class TorchRuntime:
 
     def open(self, source: ModelSource) -> TorchSession:
         torch = import_torch()
-        with modules_beside(source.original, source.trusted):
-            module = _build_unfilled(torch, source) if source.options.get("weights") else _build(torch, source)
-        load_weights(torch, module, source)
-        module.eval()
-        return TorchSession(torch, module, source)
+        return TorchSession(torch, build_module(torch, source), source)
 
 
 RUNTIME = TorchRuntime()
+
+
+def build_module(torch: Any, source: ModelSource) -> Any:
+    """Return the module of a ``model.py`` with its weights, in evaluation mode.
+
+    Raises:
+        ModelLoadError: the code is not trusted, fails, or does not fit the weights.
+    """
+    with modules_beside(source.original, source.trusted):
+        module = _build_unfilled(torch, source) if source.options.get("weights") else _build(torch, source)
+    load_weights(torch, module, source)
+    return module.eval()
 
 
 class TorchSession(ModuleSession):
@@ -63,7 +71,7 @@ class TorchSession(ModuleSession):
                 "model.toml"
             )
         self.inputs = tuple(source.inputs)
-        self._by_name = _takes_names(module, [spec.name for spec in self.inputs])
+        self._by_name = takes_names(module, [spec.name for spec in self.inputs])
         self.memory_bytes = weight_bytes((*module.parameters(), *module.buffers()))
         self._result_names: dict[str, str] = {}
         self.outputs = self._probe(source.outputs)
@@ -118,7 +126,7 @@ class TorchSession(ModuleSession):
         return results
 
 
-def _takes_names(module: Any, names: Sequence[str]) -> bool:
+def takes_names(module: Any, names: Sequence[str]) -> bool:
     """Return whether ``forward`` has parameters of all these names; then their order does not matter."""
     try:
         parameters = inspect.signature(module.forward).parameters.values()

@@ -1,0 +1,184 @@
+"""Starts and watches the processes of a conversion: tools, and what runs models to compare their outputs.
+
+Each has a limit on time and memory, a session of its own, which ends with it, and a log instead of a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pocketserve
+import pocketserve_wire
+from pocketserve.convert.converter import ConversionError
+from pocketserve.convert.tool_process import RESULT_NAME
+from pocketserve.engine.device.cores import available_memory
+from pocketserve.messages import excerpt
+from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
+
+POLL_S = 0.1
+MAX_LOG_BYTES = 64 * 1024
+SPARE_BYTES = 256 << 20
+"""Memory that is left to the rest of the system."""
+
+REQUEST_NAME, LOG_NAME = "request.json", "log.txt"
+_NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+class ProcessLimits(NamedTuple):
+    """Limits of one process: seconds; and resident bytes of it and what it starts, 0 for nearly all that is free."""
+
+    seconds: float = 1800.0
+    memory: int = 0
+
+    def memory_bytes(self) -> int:
+        """Return the limit in bytes, now."""
+        return self.memory or max(1 << 30, available_memory() - SPARE_BYTES)
+
+
+class Job(NamedTuple):
+    """Work for a process.
+
+    Attributes:
+        title: completes "the converter …" in errors, such as ``litert-torch``.
+        python: of the environment; :data:`sys.executable` is the server's own.
+        module: runs with ``-m`` and is given the request's path.
+        request: what it reads, written as JSON.
+        folder: where the request, the result and temporary files lie.
+    """
+
+    title: str
+    python: Path
+    module: str
+    request: Mapping[str, Any]
+    folder: Path
+
+
+def run_job(job: Job, limits: ProcessLimits, tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Run a process to its end and return its result.
+
+    Args:
+        tick: called while it runs, for the progress.
+
+    Raises:
+        ConversionError: it refused, crashed, hung, or took more than it may; what it started has ended.
+    """
+    (job.folder / REQUEST_NAME).write_text(json.dumps({**job.request, "parent": os.getpid()}, default=str), "utf-8")
+    log = job.folder / LOG_NAME
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(job.python), "-m", job.module, str(job.folder / REQUEST_NAME)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=job.folder,
+            env=_environment(job),
+            start_new_session=True,
+        )
+        try:
+            fault = _watch(process, job, limits, tick)
+        finally:
+            _end(process)
+    text = _last(log)
+    if fault is not None:
+        raise ConversionError(fault, detail=text)
+    return _result(job, process.returncode, text)
+
+
+def _environment(job: Job) -> dict[str, str]:
+    """Return the variables of a process: our packages, and in another environment nothing else of the server's."""
+    inherited = {n: v for n, v in os.environ.items() if not n.startswith(("POCKETSERVE_TOKEN", "PYTHON"))}
+    if str(job.python) == sys.executable:
+        path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    else:
+        packages = job.folder / "packages"  # not the folder they lie in, which may hold all of the server's
+        packages.mkdir(exist_ok=True)
+        for package in (pocketserve, pocketserve_wire):
+            link = packages / package.__name__
+            if not link.is_symlink():
+                link.symlink_to(Path(str(package.__file__)).resolve().parent, target_is_directory=True)
+        path = str(packages)
+    own = {"TMPDIR": str(job.folder), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**FRAMEWORK_ENVIRONMENT, **inherited, **own}
+
+
+def _watch(process: subprocess.Popen[bytes], job: Job, limits: ProcessLimits, tick: Callable[[], None]) -> str | None:
+    """Wait for the end; return a sentence on the limit that was broken, or None."""
+    deadline, memory = time.monotonic() + limits.seconds, limits.memory_bytes()
+    while True:
+        try:
+            process.wait(POLL_S)
+            return None
+        except subprocess.TimeoutExpired:
+            tick()
+        if time.monotonic() > deadline:
+            return f"{job.title} did not finish within {limits.seconds:g} s; --timeout gives it more"
+        if resident_bytes(process.pid) > memory:
+            return (
+                f"the model is too large for {job.title} here: it took more than {memory / 1e9:.1f} GB of memory; "
+                "convert it on a machine that has more"
+            )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process, and whatever it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait()
+
+
+def resident_bytes(session: int) -> int:
+    """Return the resident memory of all processes of a session; 0 where the system does not tell."""
+    pages = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            # The name, in brackets, may hold anything; state, parent, group and session come after it.
+            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+            pages += int(fields[21]) if int(fields[3]) == session else 0
+        except (OSError, ValueError, IndexError):
+            continue  # it has ended meanwhile
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _result(job: Job, code: int, log: str) -> dict[str, Any]:
+    """Return what the process has written; raise what it, or its end, says instead."""
+    try:
+        result: dict[str, Any] = json.loads((job.folder / RESULT_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConversionError(_end_of(job.title, code, log), detail=log) from None
+    if result.get("ok"):
+        return result
+    message, detail = str(result.get("message") or "it gave no reason"), str(result.get("detail") or "")
+    if any(words in message or words in detail for words in _NO_ROOM):
+        raise ConversionError(f"the disk became full while {job.title} wrote; make room and try again", detail=detail)
+    text = f"{detail}\n{log}".strip()
+    raise ConversionError(message, detail=text, nearest=str(result.get("nearest") or ""))
+
+
+def _end_of(title: str, code: int, log: str) -> str:
+    """Return a sentence on a process that ended without a result."""
+    if any(words in log for words in _NO_ROOM):
+        return f"the disk became full while {title} wrote; make room and try again"
+    if code == -signal.SIGKILL:
+        return f"the system ended {title}, probably for want of memory; convert the model on a machine that has more"
+    if code < 0:
+        name = next((entry.name for entry in signal.Signals if entry == -code), f"signal {-code}")
+        return f"{title} crashed on this model ({name})"
+    lines = log.strip().splitlines() or [""]
+    return f"{title} ended without a result (exit code {code}): {excerpt(lines[-1])}".rstrip(": ")
+
+
+def _last(log: Path) -> str:
+    """Return the end of a log."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - MAX_LOG_BYTES))
+        return file.read().decode("utf-8", errors="replace")

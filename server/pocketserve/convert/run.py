@@ -1,0 +1,418 @@
+"""Convert a model: choose the way, prepare samples, run the tools, check the result, publish it."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pocketserve import __version__
+from pocketserve.convert import verify
+from pocketserve.convert.converter import (
+    KINDS,
+    ConversionError,
+    ConversionOutcome,
+    ConversionRequest,
+    Converter,
+    SourceTensor,
+)
+from pocketserve.convert.environments import ENVIRONMENTS, Note, Tell, ensure, environments_folder, python_of
+from pocketserve.convert.plan import SOURCE_ORDER, Plan, Step, environment_of, plans_for
+from pocketserve.convert.process import Job, ProcessLimits, run_job
+from pocketserve.convert.publish import NewVersion, choose_name, publish
+from pocketserve.convert.registry import converters
+from pocketserve.convert.sample_run import load_arrays
+from pocketserve.convert.samples import FOLDER, hash_samples, sample_files
+from pocketserve.convert.staging import stage
+from pocketserve.repository.files import content_digest
+from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.registry import format_named, missing_framework
+from pocketserve.state.folder_lock import WorkFolder, locked, sweep
+from pocketserve.trust.store import TrustStore
+
+WORK_PREFIX = "convert-"
+
+
+@dataclass(frozen=True)
+class ConversionSettings:
+    """The user's wishes for a conversion, and where things lie.
+
+    Attributes:
+        models_dir: of the model, as a server would serve it.
+        version: to convert from; None takes the one nearest to the training that has a way.
+        samples: a file or folder; None takes the model's own folder ``samples``, if it has one.
+        name: of the new version; None names it after its kind.
+        options: of the tools.
+    """
+
+    models_dir: Path
+    state_dir: Path
+    quantize: str = "none"
+    version: str | None = None
+    samples: Path | None = None
+    name: str | None = None
+    limits: ProcessLimits = ProcessLimits()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Conversion(NamedTuple):
+    """A finished conversion.
+
+    Attributes:
+        version: the new version's name; empty for a kind that is not served here.
+        source: the version that it was made from.
+        tools: with their versions, in the order of their runs.
+        agreement: with the original; None for a kind that cannot be run here.
+        random: nobody gave samples, so made-up input was compared.
+        notes: sentences for the user.
+    """
+
+    kind: str
+    version: str
+    path: Path
+    source: str
+    source_bytes: int
+    result_bytes: int
+    tools: tuple[str, ...]
+    agreement: verify.Agreement | None
+    random: bool
+    notes: tuple[str, ...]
+
+
+class Reference(NamedTuple):
+    """The original's answers: what its process told, and the files that it wrote."""
+
+    facts: Mapping[str, Any]
+    inputs: Path
+    outputs: Path
+    files: Sequence[Path]
+
+
+class ModelConverter:
+    """Converts versions of one model, into one kind after the other. A work folder holds all that is not published.
+
+    Args:
+        tell: shows the progress.
+        note: takes a sentence for the user that should be seen at once, such as what an environment takes.
+    """
+
+    def __init__(self, entry: ModelEntry, settings: ConversionSettings, tell: Tell, note: Note) -> None:
+        self._entry, self._settings, self._tell, self._note = entry, settings, tell, note
+        self._references: dict[str, Reference] = {}
+        sweep(settings.state_dir, WORK_PREFIX)
+        with locked(settings.state_dir):
+            self._work = WorkFolder(settings.state_dir, WORK_PREFIX)
+        self._runs = 0
+
+    def close(self) -> None:
+        """Remove what is left of the work."""
+        self._work.remove()
+
+    def convert(self, kind: str) -> Conversion:
+        """Make a new version of a kind and publish it.
+
+        Raises:
+            ConversionError: it cannot be made, or is not what the original is; nothing is left behind.
+        """
+        source, plans = self._plans(kind)
+        trusted = _trusted_code(self._entry, source, self._settings.state_dir)
+        new = choose_name(self._entry, source.name, kind, self._settings.quantize, self._settings.name)
+        self._check_samples(plans[0])
+        for index, plan in enumerate(plans):
+            try:
+                return self._convert(source, plan, new, trusted)
+            except ConversionError as error:
+                remaining = plans[index + 1 :]
+                if not remaining or not all(self._is_ready(step.converter) for step in remaining[0]):
+                    raise
+                self._note(f"{_names(plan)} failed ({error.message}); trying {_names(remaining[0])}")
+        raise AssertionError("a plan returns or raises")
+
+    def _plans(self, kind: str) -> tuple[VersionEntry, list[Plan]]:
+        """Return the version to begin with, and the ways from it."""
+        entry, quantize = self._entry, self._settings.quantize
+        if self._settings.version is not None:
+            version = entry.versions[self._settings.version]
+            return version, plans_for(version.format.name, kind, quantize, converters())
+        candidates = _originals(entry)
+        refusal: ConversionError | None = None
+        for version in candidates:
+            try:
+                return version, plans_for(version.format.name, kind, quantize, converters())
+            except ConversionError as error:
+                refusal = refusal or error
+        raise refusal or ConversionError("the model has no version of a kind that any converter reads")
+
+    def _check_samples(self, plan: Plan) -> None:
+        for step in plan:
+            if step.quantize in step.converter.needs_samples and not self._sample_files():
+                raise ConversionError(
+                    f"--quantize {step.quantize} measures the ranges of numbers on samples, and there are none; give "
+                    f"--samples FOLDER, or put some into {self._entry.folder / FOLDER}",
+                    nearest="--quantize dynamic",
+                )
+
+    def _sample_files(self) -> list[Path]:
+        path, own = self._settings.samples, self._entry.folder / FOLDER
+        if path is not None:
+            return sample_files(path)
+        return sample_files(own) if own.is_dir() and self._entry.folder.name == self._entry.name else []
+
+    def _is_ready(self, converter: Converter) -> bool:
+        name = environment_of(converter)
+        folder = environments_folder(self._settings.state_dir)
+        return name is None or python_of(ENVIRONMENTS[name], folder) is not None
+
+    def _python(self, converter: Converter) -> Path:
+        """Return the Python that runs a converter; its environment is made where it is missing."""
+        name = environment_of(converter)
+        if name is None:
+            return Path(sys.executable)
+        folder = environments_folder(self._settings.state_dir)
+        return ensure(ENVIRONMENTS[name], folder, self._tell, self._note)
+
+    def _folder(self) -> Path:
+        """Return a new folder for one process."""
+        self._runs += 1
+        folder = self._work.path / str(self._runs)
+        folder.mkdir()
+        return folder
+
+    def _convert(self, source: VersionEntry, plan: Plan, new: NewVersion, trusted: frozenset[str]) -> Conversion:
+        pythons = [self._python(step.converter) for step in plan]
+        reference = self._reference(source, pythons[0])
+        folder = self._folder()
+        request = _first_request(source, reference, self._settings.options, trusted)
+        outcomes: list[ConversionOutcome] = []
+        for number, (step, python) in enumerate(zip(plan, pythons, strict=True)):
+            is_last = number == len(plan) - 1
+            name = Path(new.file).name if is_last else f"step{KINDS[step.converter.kind].suffix}"
+            place = folder / f"{number}"
+            place.mkdir()
+            request = _next_request(request, step, place / name, reference)
+            outcomes.append(self._run_tool(step, python, request, folder))
+            _check_written(request.output, step.converter)
+        conversion = _conversion(source, plan, new, request.output, outcomes, reference)
+        if KINDS[conversion.kind].served:
+            agreement = self._verify(source, plan, request.output, outcomes, reference, pythons[-1])
+            conversion = conversion._replace(agreement=agreement)
+        return self._publish(source, plan, new, conversion, request.output, outcomes, reference)
+
+    def _run_tool(self, step: Step, python: Path, request: ConversionRequest, folder: Path) -> ConversionOutcome:
+        title = f"{step.converter.name}: {step.format} to {step.converter.kind}"
+        document = {"module": f"pocketserve.convert.tools.{step.converter.module}", "request": request.to_json()}
+        job = Job(step.converter.name, python, "pocketserve.convert.tool_process", document, request.output.parent)
+        result = run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
+        return ConversionOutcome.from_plain(result["outcome"])
+
+    def _reference(self, source: VersionEntry, python: Path) -> Reference:
+        """Return the answers of the version to convert, from its own process; the same for all kinds."""
+        if source.name in self._references:
+            return self._references[source.name]
+        folder, files = self._folder(), self._sample_files()
+        document = {
+            "models_dir": str(self._settings.models_dir),
+            "state_dir": str(self._settings.state_dir),
+            "model": self._entry.name,
+            "version": source.name,
+            "files": [str(file.absolute()) for file in files],
+        }
+        facts = self._run_samples(f"running {source.name}", source.format, python, document, folder)
+        reference = Reference(facts, folder / "inputs.npz", folder / "outputs.npz", files)
+        if facts["skipped"]:
+            self._note(f"left out of the samples: {facts['skipped'][0]}" + _more(facts["skipped"]))
+        return self._references.setdefault(source.name, reference)
+
+    def _run_samples(
+        self, title: str, format: ModelFormat, python: Path, document: Mapping[str, Any], folder: Path
+    ) -> Mapping[str, Any]:
+        missing = missing_framework(format)
+        if missing is None:
+            python = Path(sys.executable)
+        elif python == Path(sys.executable):
+            raise ConversionError(missing)
+        request = {**document, "folder": str(folder)}
+        job = Job(title, python, "pocketserve.convert.sample_run", request, folder)
+        return run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
+
+    def _verify(
+        self,
+        source: VersionEntry,
+        plan: Plan,
+        result: Path,
+        outcomes: Sequence[ConversionOutcome],
+        reference: Reference,
+        python: Path,
+    ) -> verify.Agreement:
+        """Load and run the result as a server would, and compare its answers with the original's."""
+        format = format_named(plan[-1].converter.kind)
+        assert format is not None  # of every kind that is served
+        folder = self._folder()
+        staged = stage(self._entry, source, result, format, folder, self._settings.state_dir)
+        document = {
+            "models_dir": str(staged.models_dir),
+            "state_dir": str(staged.state_dir),
+            "model": self._entry.name,
+            "version": staged.version,
+            "arrays": str(reference.inputs),
+            "rows": reference.facts["rows"],
+            "layouts": {name: layout for outcome in outcomes for name, layout in outcome.layouts.items()},
+        }
+        try:
+            facts = self._run_samples(f"checking {format.name}", format, python, document, folder)
+        except ConversionError as error:
+            raise ConversionError(f"the result cannot be served: {error.message}", detail=error.detail) from None
+        agreement = verify.compare_outputs(
+            load_arrays(reference.outputs),
+            load_arrays(folder / "outputs.npz"),
+            reference.facts["task"],
+            int(facts["count"]),
+            random=bool(reference.facts["random"]),
+        )
+        verify.check_agreement(agreement, self._settings.quantize)
+        return agreement
+
+    def _publish(
+        self,
+        source: VersionEntry,
+        plan: Plan,
+        new: NewVersion,
+        conversion: Conversion,
+        result: Path,
+        outcomes: Sequence[ConversionOutcome],
+        reference: Reference,
+    ) -> Conversion:
+        provenance: dict[str, Any] = {
+            "source": source.name,
+            "source_sha256": content_digest(source),
+            "tools": [f"{outcome.tool} {outcome.version}" for outcome in outcomes],
+            "quantize": self._settings.quantize,
+            "made_by": f"pocketserve {__version__}",
+            "date": datetime.date.today().isoformat(),
+            "samples": 0 if reference.facts["random"] else int(reference.facts["count"]),
+        }
+        if reference.files:
+            provenance["samples_sha256"] = hash_samples(reference.files)
+        options = {key: value for outcome in outcomes for key, value in outcome.options.items()}
+        if options:
+            provenance["options"] = options
+        if conversion.agreement is not None:
+            provenance["difference"] = float(f"{conversion.agreement.error:.3g}")
+        path = publish(self._entry, source.name, result, new, provenance, listed=KINDS[conversion.kind].served)
+        self._entry = scan(self._settings.models_dir)[self._entry.name]  # the next kind's name depends on this one's
+        return conversion._replace(path=path)
+
+
+def _originals(entry: ModelEntry) -> list[VersionEntry]:
+    """Return the versions that a conversion may begin with, the nearest to the training first.
+
+    What a conversion has made smaller, or the file's name says is, comes last.
+    """
+    order = {name: rank for rank, name in enumerate(SOURCE_ORDER)}
+    usable = [version for version in entry.versions.values() if version.problem is None]
+
+    def rank(version: VersionEntry) -> tuple[bool, int, bool]:
+        options = entry.manifest.versions.get(version.name)
+        derived = options is not None and bool(options.provenance)
+        return derived, order.get(version.format.name, len(order)), version.name != entry.default_version
+
+    return sorted(usable, key=rank)
+
+
+def _trusted_code(entry: ModelEntry, source: VersionEntry, state_dir: Path) -> frozenset[str]:
+    """Return the hashes of a source's code; refuse what its owner has not allowed: converting it runs it."""
+    try:
+        return TrustStore(state_dir).check(entry, source)
+    except ModelLoadError as error:
+        raise ConversionError(str(error)) from None
+
+
+def _first_request(
+    source: VersionEntry, reference: Reference, options: Mapping[str, Any], trusted: frozenset[str]
+) -> ConversionRequest:
+    weights = source.options.get("weights")
+    arguments = source.options.get("arguments")
+    return ConversionRequest(
+        source=source.path,
+        format=source.format.name,
+        output=source.path,
+        function=str(source.options.get("function", "build")),
+        weights=source.path.parent / weights if isinstance(weights, str) else None,
+        arguments=arguments if isinstance(arguments, dict) else {},
+        inputs=_tensors(reference.facts["inputs"]),
+        outputs=_tensors(reference.facts["outputs"]),
+        samples=reference.inputs,
+        options=options,
+        trusted=tuple(trusted),
+    )
+
+
+def _tensors(values: Sequence[Mapping[str, Any]]) -> tuple[SourceTensor, ...]:
+    return tuple(SourceTensor(value["name"], value["datatype"], tuple(value["shape"])) for value in values)
+
+
+def _next_request(before: ConversionRequest, step: Step, output: Path, reference: Reference) -> ConversionRequest:
+    """Return the request of a step: it reads what the step before it has written."""
+    import dataclasses
+
+    is_first = before.output == before.source
+    return dataclasses.replace(
+        before,
+        source=before.source if is_first else before.output,
+        format=step.format,
+        output=output,
+        kind=step.converter.kind,
+        quantize=step.quantize,
+    )
+
+
+def _check_written(output: Path, converter: Converter) -> None:
+    """Refuse a tool that ended well without a file, or with an empty one."""
+    files = [output] if output.is_file() else [path for path in output.rglob("*") if path.is_file()]
+    if not any(file.stat().st_size for file in files):
+        raise ConversionError(f"{converter.name} ended well, but wrote nothing")
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _conversion(
+    source: VersionEntry,
+    plan: Plan,
+    new: NewVersion,
+    output: Path,
+    outcomes: Sequence[ConversionOutcome],
+    reference: Reference,
+) -> Conversion:
+    from pocketserve.repository.files import file_bytes
+
+    kind = plan[-1].converter.kind
+    layouts = (f"its input {n!r} is {layout} now" for outcome in outcomes for n, layout in outcome.layouts.items())
+    notes = (*(note for outcome in outcomes for note in outcome.notes), *layouts)
+    return Conversion(
+        kind=kind,
+        version=new.name if KINDS[kind].served else "",
+        path=output,
+        source=source.name,
+        source_bytes=file_bytes(source),
+        result_bytes=_size(output),
+        tools=tuple(f"{outcome.tool} {outcome.version}" for outcome in outcomes),
+        agreement=None,
+        random=bool(reference.facts["random"]),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _names(plan: Plan) -> str:
+    return " and ".join(step.converter.name for step in plan)
+
+
+def _more(items: Sequence[str]) -> str:
+    return f" and {len(items) - 1} more" if len(items) > 1 else ""

@@ -1,0 +1,144 @@
+"""The process that runs a model on samples: ``python -m pocketserve.convert.sample_run request.json``.
+
+The model is loaded as a server loads it, in quarantine first. Where its framework is not installed here, the process
+runs in the converter's environment, which has it: all that is needed of ours imports with NumPy alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pocketserve.config import load_config
+from pocketserve.convert.converter import ConversionError
+from pocketserve.convert.samples import Samples, one_sample, prepare_samples, random_samples
+from pocketserve.convert.tool_process import report
+from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+from pocketserve.inference.call import InferenceCall, TensorPayload
+from pocketserve.inference.waiter import answer_call
+from pocketserve.service import Service
+from pocketserve.tensors import Array, TensorSpec, to_array, to_tensor
+from pocketserve_wire import DATATYPES, ApiError
+from pocketserve_wire.oip import InferRequest
+
+REQUEST_TIMEOUT_S = 600.0
+
+
+def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Load a version, run it on samples, and write inputs and outputs as ``.npz`` files.
+
+    Args:
+        document: ``models_dir``, ``state_dir``, ``model``, ``version``; ``files`` (samples), or ``arrays`` (an .npz of
+            inputs by the names of another version, with its ``rows``), or neither for made-up ones; ``layouts`` as of
+            an outcome; ``folder``, where ``inputs.npz`` and ``outputs.npz`` are written.
+
+    Returns:
+        ``runtime``, ``task``, ``count``, ``rows``, ``skipped``, ``random``, and ``inputs`` and ``outputs`` as name,
+        datatype and shape.
+
+    Raises:
+        ConversionError: it cannot be loaded, run, or given these samples.
+    """
+    logging.disable(logging.WARNING)
+    settings = {"models_dir": document["models_dir"], "state_dir": document["state_dir"], "keep_alive": 0.0}
+    config = load_config({**settings, "low_power": "off", "batching": False, "request_timeout": REQUEST_TIMEOUT_S})
+    service = Service(config)
+    name, version = document["model"], document["version"]
+    try:
+        with service.running(name, version) as (_, handle):
+            model = handle.model
+            samples = _samples(model, document)
+            outputs = [_answer(service, name, version, one_sample(samples, at)) for at in range(samples.number)]
+            specs = {"inputs": model.inputs.specs, "outputs": model.shown_outputs.specs}
+            facts = {"runtime": model.runtime, "task": model.task.name}
+    except ApiError as error:
+        raise ConversionError(error.message) from None
+    finally:
+        service.close()
+    folder = Path(document["folder"])
+    save_arrays(folder / "inputs.npz", samples.arrays)
+    save_arrays(folder / "outputs.npz", {key: _joined([answer[key] for answer in outputs]) for key in outputs[0]})
+    return {
+        **facts,
+        "count": samples.number,
+        "rows": samples.rows,
+        "skipped": samples.skipped,
+        "random": samples.random,
+        **{key: [_plain(spec) for spec in value] for key, value in specs.items()},
+    }
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays as .npz; texts are stored with their length fixed, so that nobody has to unpickle them."""
+    plain = {name: array.astype(np.bytes_) if array.dtype == object else array for name, array in arrays.items()}
+    np.savez(path, **plain)  # type: ignore[arg-type]  # NumPy's stubs take no arrays by name
+
+
+def load_arrays(path: Path) -> dict[str, Array]:
+    """Read what :func:`save_arrays` wrote."""
+    with np.load(path, allow_pickle=False) as arrays:
+        loaded = {name: arrays[name] for name in arrays.files}
+    return {name: array.astype(object) if array.dtype.kind == "S" else array for name, array in loaded.items()}
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    """Return one output of all samples: stacked, or where their shapes differ, flat."""
+    alike = len({array.shape for array in arrays}) == 1
+    return np.stack(arrays) if alike else np.concatenate([array.reshape(-1) for array in arrays])
+
+
+def _plain(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+
+
+def _samples(model: LoadedModel, document: Mapping[str, Any]) -> Samples:
+    if document.get("arrays"):
+        arrays = load_arrays(Path(document["arrays"]))
+        return _transferred(model, arrays, document["rows"], document.get("layouts") or {})
+    if document.get("files"):
+        return prepare_samples(model, [Path(file) for file in document["files"]])
+    return random_samples(model)
+
+
+def _transferred(
+    model: LoadedModel, arrays: Mapping[str, Array], rows: Mapping[str, bool], layouts: Mapping[str, str]
+) -> Samples:
+    """Return another version's inputs as this one's: by name, else in order; channels moved where a tool moved them."""
+    specs = model.inputs.specs
+    if len(arrays) != len(specs):
+        raise ConversionError(f"the result takes {len(specs)} inputs, and the original {len(arrays)}")
+    by_name = set(arrays) == {spec.name for spec in specs}
+    order = [spec.name for spec in specs]
+    names = {old: old if by_name else new for old, new in zip(arrays, order, strict=True)}
+    moved = {names[old]: _moved(array, layouts.get(old, "")) for old, array in arrays.items()}
+    typed = {spec.name: _typed(moved[spec.name], spec) for spec in specs}
+    return Samples(typed, {names[old]: flag for old, flag in rows.items()}, max(map(len, arrays.values())))
+
+
+def _moved(array: Array, layout: str) -> Array:
+    axes = {"NHWC": (0, 2, 3, 1), "NCHW": (0, 3, 1, 2)}.get(layout)
+    return array if axes is None or array.ndim != 4 else np.ascontiguousarray(array.transpose(axes))
+
+
+def _typed(array: Array, spec: TensorSpec) -> Array:
+    """Return indices in the integers that this version takes: some tools write others."""
+    dtype = np.dtype(DATATYPES[spec.datatype].typestr) if spec.datatype != "BYTES" else array.dtype
+    both_integer = array.dtype.kind in "iu" and dtype.kind in "iu" and spec.quantization is None
+    return array.astype(dtype) if both_integer and not spec.open else array
+
+
+def _answer(service: Service, name: str, version: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Run one sample as a request."""
+    tensors = [to_tensor(key, array) for key, array in inputs.items()]
+    payload = TensorPayload(InferRequest(inputs=tensors, binary_output=True), row_by_row=True)
+    response = answer_call(service.submit, InferenceCall(name, version, payload, service.request_options({})))
+    return {tensor.name: to_array(tensor) for tensor in response.outputs}
+
+
+if __name__ == "__main__":
+    sys.exit(report(Path(sys.argv[1]), run_samples))

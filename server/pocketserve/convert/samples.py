@@ -1,0 +1,192 @@
+"""Samples: files of a user, through the model's own task and preprocessing, as arrays of its inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pocketserve.convert.converter import ConversionError
+from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+from pocketserve.messages import excerpt, plural
+from pocketserve.tasks.base import Arrays, Hints
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire import DATATYPES, ApiError
+from pocketserve_wire.files.plain_file import read_plain
+
+FOLDER = "samples"
+"""In a model's folder: its samples where the command names none."""
+
+MAX_SAMPLES = 256
+MAX_FILE_BYTES = 64 << 20
+MAX_BYTES = 1 << 30
+"""Of all samples' arrays together."""
+
+RANDOM_SAMPLES = 16
+MAX_RANDOM_ELEMENTS = 1 << 26
+_OTHER_SUFFIXES = frozenset({".md", ".toml", ".py", ".yaml", ".yml", ".html"})
+
+
+class Samples(NamedTuple):
+    """Inputs of a model.
+
+    Attributes:
+        arrays: by the callers' names of inputs; the first axis counts samples.
+        rows: by the same names, whether a sample is a row of it, ``array[i:i+1]``; else it is ``array[i]``.
+        number: of samples.
+        skipped: what could not be used, in sentences.
+        random: they are made up.
+    """
+
+    arrays: dict[str, Array]
+    rows: dict[str, bool]
+    number: int
+    skipped: tuple[str, ...] = ()
+    random: bool = False
+
+
+def sample_files(path: Path) -> list[Path]:
+    """List the files of samples: the one that is named, or those below a folder, in the order of their names.
+
+    Raises:
+        ConversionError: there are none.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ConversionError(f"the samples {str(path)!r} are no file and no folder; name one that is there")
+    inner = (file for file in sorted(path.rglob("*")) if file.is_file() and file.suffix.lower() not in _OTHER_SUFFIXES)
+    files = [file for file in inner if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    if not files:
+        raise ConversionError(
+            f"the folder {str(path)!r} holds no samples; put pictures, sounds, texts or .npy files in"
+        )
+    # Sorted by folders, the first ones might all be of one class: files spread over the whole are taken.
+    step = max(1, math.ceil(len(files) / MAX_SAMPLES))
+    return files[::step]
+
+
+def hash_samples(files: Iterable[Path]) -> str:
+    """Return the SHA-256 over the contents of files, in order."""
+    total = hashlib.sha256()
+    for file in files:
+        total.update(hashlib.sha256(read_plain(file, MAX_FILE_BYTES)).digest())
+    return total.hexdigest()
+
+
+def prepare_samples(model: LoadedModel, files: Sequence[Path]) -> Samples:
+    """Return files as inputs of a loaded model, prepared by its own task; ``.npz`` files hold arrays by input name.
+
+    Raises:
+        ConversionError: no file can be used; the sentence has the first one's reason.
+    """
+    runs: list[Arrays] = []
+    skipped: list[str] = []
+    for file in files:
+        try:
+            runs += _runs_of(model, file)
+        except (ApiError, OSError, ValueError) as error:
+            skipped.append(f"{file.name}: {excerpt(getattr(error, 'message', error))}")
+    if not runs:
+        raise ConversionError(f"no sample can be used: {skipped[0] if skipped else 'there are none'}")
+    return _stacked(model, runs, skipped)
+
+
+def random_samples(model: LoadedModel) -> Samples:
+    """Return made-up inputs: floats in [0, 1), small integers, short words; free dimensions are 1.
+
+    Raises:
+        ConversionError: the model does not tell what it takes, or takes too much.
+    """
+    random = np.random.default_rng(0)
+    specs = model.inputs.specs
+    if any(spec.open or math.prod(map(abs, spec.shape)) * RANDOM_SAMPLES > MAX_RANDOM_ELEMENTS for spec in specs):
+        raise ConversionError(
+            "the model does not tell what it takes, so nothing can be made up to compare outputs on; give --samples, "
+            "or declare [[inputs]] in model.toml"
+        )
+    runs = [{spec.name: _random_array(spec, random) for spec in specs} for _ in range(RANDOM_SAMPLES)]
+    return _stacked(model, runs, [])._replace(random=True)
+
+
+def _random_array(spec: TensorSpec, random: np.random.Generator) -> Array:
+    shape = tuple(max(1, size) for size in spec.shape)
+    if spec.datatype == "BYTES":
+        return np.full(shape, b"word", dtype=object)
+    dtype = np.dtype(DATATYPES[spec.datatype].typestr)
+    if dtype.kind == "f" or spec.quantization is not None:
+        return random.random(shape, np.float32).astype(dtype if dtype.kind == "f" else np.float32)
+    return random.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)  # small indices are always good
+
+
+def _runs_of(model: LoadedModel, file: Path) -> list[Arrays]:
+    """Return the inputs of each sample in a file; rows of a table, and windows of a sound, are samples of their own."""
+    if file.suffix.lower() == ".npz":
+        with np.load(file, allow_pickle=False) as arrays:
+            return _rows(model, {name: arrays[name] for name in arrays.files})
+    body = memoryview(read_plain(file, MAX_FILE_BYTES))
+    prepared = model.task.prepare(body, Hints("text/csv" if file.suffix.lower() == ".csv" else ""))
+    return [row for run in prepared.runs for row in _rows(model, run)]
+
+
+def _rows(model: LoadedModel, arrays: Arrays) -> list[Arrays]:
+    """Check arrays against the model's inputs, and split those of several rows."""
+    specs = {spec.name: spec for spec in model.inputs.specs}
+    if unknown := set(arrays) - set(specs):
+        raise ValueError(f"it has an array {min(unknown)!r}, and the model takes {', '.join(map(repr, specs))}")
+    for name, array in arrays.items():
+        if not specs[name].open and not specs[name].accepts(array.shape, rows_free=_has_rows(specs[name])):
+            raise ValueError(
+                f"array {name!r} has shape {list(array.shape)}, and the model takes {list(specs[name].shape)}"
+            )
+    counts = {len(array) for name, array in arrays.items() if _has_rows(specs[name])}
+    if len(counts) != 1 or counts == {1} or not all(_has_rows(specs[name]) for name in arrays):
+        return [arrays]
+    return [{name: array[at : at + 1] for name, array in arrays.items()} for at in range(counts.pop())]
+
+
+def _has_rows(spec: TensorSpec) -> bool:
+    return len(spec.shape) > 1 and spec.shape[0] in (-1, 1)
+
+
+def _stacked(model: LoadedModel, runs: Sequence[Arrays], skipped: list[str]) -> Samples:
+    """Put the runs of one shape together; those of other shapes are left out, because a tool takes one."""
+    shapes = [tuple((name, array.shape) for name, array in sorted(run.items())) for run in runs]
+    common = max(dict.fromkeys(shapes), key=shapes.count)
+    alike = [run for run, shape in zip(runs, shapes, strict=True) if shape == common]
+    if len(alike) < len(runs):
+        skipped.append(f"{plural(len(runs) - len(alike), 'sample')} of another shape")
+    size = sum(array.nbytes for array in alike[0].values())
+    count = max(1, min(len(alike), MAX_SAMPLES, MAX_BYTES // max(1, size)))
+    step = len(alike) / count
+    spread = [alike[int(at * step)] for at in range(count)]
+    first = {**spread[0], **_first_state(model, spread[0])}
+    specs = {spec.name: spec for spec in model.inputs.specs}
+    rows = {name: _is_row(specs[name], array) for name, array in first.items()}
+    arrays = {
+        name: (np.concatenate if rows[name] else np.stack)([run.get(name, first[name]) for run in spread])
+        for name in first
+    }
+    return Samples(arrays, rows, count, tuple(skipped))
+
+
+def _is_row(spec: TensorSpec, array: Array) -> bool:
+    """Return whether a sample is one row of its input."""
+    return array.ndim > 0 and len(array) == 1 and (spec.open or spec.shape[:1] in ((-1,), (1,)))
+
+
+def _first_state(model: LoadedModel, arrays: Arrays) -> dict[str, Array]:
+    """Return the zeros that a model with a memory begins with, by the callers' names."""
+    own_names = {spec.name: model.inputs.by_name[spec.name][1] for spec in model.inputs.specs}
+    missing = {name: own for name, own in own_names.items() if name not in arrays and own in model.first_state}
+    return {name: model.first_state[own] for name, own in missing.items()}
+
+
+def one_sample(samples: Samples, at: int) -> dict[str, Array]:
+    """Return the inputs of one sample."""
+    rows = samples.rows
+    return {name: array[at : at + 1] if rows[name] else array[at] for name, array in samples.arrays.items()}

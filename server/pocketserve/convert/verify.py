@@ -1,0 +1,137 @@
+"""Judge a result by its outputs beside the original's: a conversion can end well and be garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pocketserve.convert.converter import ConversionError
+from pocketserve.tensors import Array
+
+CLASSIFIERS = frozenset(
+    {"image-classification", "audio-classification", "text-classification", "tabular-classification"}
+)
+
+
+class Bound(NamedTuple):
+    """The difference that is accepted.
+
+    Attributes:
+        error: the norm of the difference, as a share of the norm of the original's output.
+        agreement: of a classifier, the share of samples with the same best class.
+    """
+
+    error: float
+    agreement: float
+
+
+BOUNDS = {
+    "none": Bound(1e-3, 0.99),
+    "fp16": Bound(2e-2, 0.99),
+    "dynamic": Bound(0.15, 0.95),
+    "int8": Bound(0.30, 0.90),
+    "int16x8": Bound(0.15, 0.95),
+}
+"""By quantisation. Of a quantised classifier, the best class counts and not the error: its scores may move together."""
+
+BY_CLASS = frozenset({"dynamic", "int8", "int16x8"})
+
+
+class Agreement(NamedTuple):
+    """The comparison of a result with its original.
+
+    Attributes:
+        error, largest: of the worst output: the relative error, and the largest difference of a number.
+        same_class: the share of samples with the same best class; None for what is no classifier, or random input.
+        samples: their number.
+    """
+
+    error: float
+    largest: float
+    same_class: float | None
+    samples: int
+
+
+def compare_outputs(
+    original: Mapping[str, Array], result: Mapping[str, Array], task: str, count: int, *, random: bool
+) -> Agreement:
+    """Compare the outputs of two versions on the same samples; an output's first axis counts them.
+
+    Raises:
+        ConversionError: they have other outputs, or numbers where there are none.
+    """
+    pairs = _pairs(original, result)
+    differences = [_difference(name, first, second) for name, first, second in pairs]
+    error, largest = (max(values) for values in zip(*differences, strict=True))
+    agreed = None
+    if task in CLASSIFIERS and not random:
+        _, first, second = pairs[0]
+        agreed = _same_class(first, second)
+    return Agreement(error, largest, agreed, count)
+
+
+def _pairs(original: Mapping[str, Array], result: Mapping[str, Array]) -> Sequence[tuple[str, Array, Array]]:
+    """Return each output's name with both arrays: by name, else in the order of the models."""
+    if len(original) != len(result):
+        raise ConversionError(f"the result has {len(result)} outputs, and the original {len(original)}")
+    if set(original) == set(result):
+        return [(name, array, result[name]) for name, array in original.items()]
+    return [(name, array, other) for (name, array), other in zip(original.items(), result.values(), strict=True)]
+
+
+def _difference(name: str, first: Array, second: Array) -> tuple[float, float]:
+    """Return the relative error and the largest difference of one output."""
+    if first.size != second.size:
+        sizes = f"{list(second.shape[1:])}, and the original's {list(first.shape[1:])}"
+        raise ConversionError(f"the result's output {name!r} has shape {sizes}")
+    if first.dtype == object or second.dtype == object:
+        different = float(np.mean(first.reshape(-1) != second.reshape(-1))) if first.size else 0.0
+        return different, different
+    a, b = (array.reshape(-1).astype(np.float64) for array in (first, second))
+    finite = np.isfinite(a)
+    if not np.isfinite(b[finite]).all():
+        raise ConversionError(f"the result's output {name!r} is not a number where the original's is")
+    if not finite.any():
+        return 0.0, 0.0
+    gap = np.abs(a[finite] - b[finite])
+    norm = float(np.linalg.norm(a[finite]))
+    return float(np.linalg.norm(gap)) / (norm or 1.0), float(gap.max())
+
+
+def _same_class(first: Array, second: Array) -> float | None:
+    """Return the share of samples whose largest score is at the same place; of one score, on the same side of 0.5."""
+    a, b = (array.reshape(len(array), -1).astype(np.float64) for array in (first, second))
+    if a.shape != b.shape or not a.size:
+        return None
+    if a.shape[1] == 1:
+        return float(np.mean((a > 0.5) == (b > 0.5)))
+    return float(np.mean(a.argmax(axis=1) == b.argmax(axis=1)))
+
+
+def check_agreement(agreement: Agreement, quantize: str) -> None:
+    """Refuse a result that differs more than is accepted for its quantisation.
+
+    Raises:
+        ConversionError: the sentence has the difference and the bound.
+    """
+    bound = BOUNDS[quantize]
+    if agreement.same_class is not None and agreement.same_class < bound.agreement:
+        raise ConversionError(
+            f"the result answers otherwise than the original: {agreement.same_class:.0%} of {agreement.samples} "
+            f"samples have the same best class, and {bound.agreement:.0%} must",
+            nearest=_nearest(quantize),
+        )
+    by_class = agreement.same_class is not None and quantize in BY_CLASS
+    if not by_class and agreement.error > bound.error:
+        raise ConversionError(
+            f"the result answers otherwise than the original: its outputs differ by {agreement.error:.2g} of their "
+            f"size, and at most {bound.error:g} is accepted",
+            nearest=_nearest(quantize),
+        )
+
+
+def _nearest(quantize: str) -> str:
+    """Return the quantisation that loses less."""
+    return {"int8": "--quantize dynamic", "int16x8": "--quantize fp16", "dynamic": "--quantize fp16"}.get(quantize, "")
