@@ -51,9 +51,8 @@ class BinaryReader:
     def expect_end(self) -> None:
         """Refuse bytes that no tensor has claimed."""
         if self._offset != len(self._data):
-            raise bad_request(
-                f"unexpected additional input data: {len(self._data) - self._offset} bytes follow the last tensor"
-            )
+            surplus = len(self._data) - self._offset
+            raise bad_request(f"unexpected additional input data: {surplus} bytes follow the last tensor")
 
 
 def parse_id(value: object) -> str:
@@ -62,13 +61,13 @@ def parse_id(value: object) -> str:
         return ""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
         raise bad_request(f"id must be a string of at most {MAX_NAME_CHARS} characters")
-    if _has_surrogate(value):
-        raise bad_request("id holds half of a surrogate pair")
+    _refuse_surrogates(value, "id")
     return value
 
 
-def _has_surrogate(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+def _refuse_surrogates(text: str, location: str) -> None:
+    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+        raise bad_request(f"{location} holds half of a surrogate pair")
 
 
 def parse_list(header: dict[str, Any], key: str, *, required: bool) -> list[Any]:
@@ -91,8 +90,7 @@ def parse_name(item: object, location: str) -> str:
     name = item.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_TENSOR_NAME_CHARS or "\0" in name:
         raise bad_request(f"{location}.name must be a string of 1 to {MAX_TENSOR_NAME_CHARS} characters")
-    if _has_surrogate(name):
-        raise bad_request(f"{location}.name holds half of a surrogate pair")
+    _refuse_surrogates(name, f"{location}.name")
     return name
 
 

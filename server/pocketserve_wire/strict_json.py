@@ -17,8 +17,8 @@ from .limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH, MAX_JSON_SCALARS, MAX_J
 
 _STRING: Final = re.compile(rb'"[^"]*"?')
 _ALL_BUT_MARKS: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+# What a byte adds to the depth, as a signed byte: 1 for an opening bracket, -1 for a closing one.
 _STEPS: Final = bytes({91: 1, 123: 1, 93: 255, 125: 255}.get(byte, 0) for byte in range(256))
-"""What a byte adds to the depth, as a signed byte: 1 for an opening bracket, -1 for a closing one."""
 
 INFINITY, MINUS_INFINITY = math.inf, -math.inf
 _CONSTANTS = {"NaN": math.nan, "Infinity": INFINITY, "-Infinity": MINUS_INFINITY}
@@ -33,11 +33,7 @@ def is_too_large(value: float) -> bool:
 
 
 def loads(document: bytes | memoryview) -> Any:
-    """Parse one JSON document.
-
-    Raises:
-        ApiError: MALFORMED_JSON, with the position or the offending key.
-    """
+    """Parse one JSON document; ApiError MALFORMED_JSON, with the position or the offending key."""
     raw = bytes(document)
     # A document that is shorter than the lowest of the limits cannot exceed any.
     if len(raw) > MAX_JSON_CONTAINERS and (excess := excess_of(raw)):
@@ -60,10 +56,7 @@ def loads(document: bytes | memoryview) -> Any:
 
 
 def depth_of(raw: bytes) -> int:
-    """Return how deep arrays and objects nest, brackets in texts not counted, without parsing.
-
-    Of malformed JSON, the part before its first fault is counted rightly.
-    """
+    """Return how deep arrays and objects nest, without parsing; of malformed JSON, the part before its first fault."""
     if b"\\" in raw:
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     # A text keeps its quotes only if brackets are between them, so that these can be told from the structure's.
@@ -74,11 +67,7 @@ def depth_of(raw: bytes) -> int:
 
 
 def excess_of(raw: bytes) -> str:
-    """Return in words what a document has too many of to be parsed; empty for one that may be parsed.
-
-    Parsing may take dozens of times a document's bytes, so the parts are counted before it; brackets, commas and quotes
-    in texts count too.
-    """
+    """Return in words what a document has too many of to be parsed, brackets and commas in texts included; else ""."""
     limits = (
         (MAX_JSON_CONTAINERS, "arrays and objects"),
         (MAX_JSON_SCALARS, "values"),
@@ -107,11 +96,7 @@ def _counts(raw: bytes) -> tuple[int, int, int]:
 
 
 def loads_object(document: bytes | memoryview) -> dict[str, Any]:
-    """Parse a document whose top must be an object.
-
-    Raises:
-        ApiError: MALFORMED_JSON.
-    """
+    """Parse a document whose top must be an object, as :func:`loads`."""
     value = loads(document)
     if not isinstance(value, dict):
         raise _malformed(f"the body must be a JSON object, not {json_type(value)}")

@@ -15,9 +15,7 @@ from pocketserve.tasks.vision.picture_input import picture_shape
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
 
-MAX_BATCH_SIZE = 1024
-"""Rows of one request, for clients that ask; here a request's size bounds them. As many as ``max_batch`` may be."""
-
+MAX_BATCH_SIZE = 1024  # rows of one request, for clients that ask; as many as ``max_batch`` may be
 NO_FORMAT = "FORMAT_NONE"
 
 

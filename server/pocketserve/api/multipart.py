@@ -17,11 +17,7 @@ _TYPE = re.compile(rb"^content-type:[ \t]*([^\r\n]+)", re.IGNORECASE | re.MULTIL
 
 
 def only_part(body: memoryview, content_type: str) -> tuple[memoryview, str]:
-    """Return the content of a form's only part, without a copy, and the Content-Type that the form gives it.
-
-    Raises:
-        ApiError: INVALID_REQUEST where the form has no part or several, or is damaged.
-    """
+    """Return the content of a form's only part, without a copy, and the Content-Type that the form gives it."""
     boundary = _BOUNDARY.search(content_type)
     delimiter = b"--" + (boundary[1] or boundary[2]).encode("latin-1", "replace") if boundary else b""
     head = bytes(body[: len(delimiter) + 2 + MAX_PART_HEADERS])

@@ -124,8 +124,8 @@ SCHEMAS: dict[str, Schema] = {
 
 _BINARY: Schema = {"type": "string", "format": "binary"}
 
+# Hints alone: the bytes decide. Generators of clients know nothing to do with ``*/*``.
 _RAW_KINDS = ("application/octet-stream", "image/*", "audio/*", "text/*", "application/json")
-"""Hints alone: the bytes decide. Generators of clients know nothing to do with ``*/*``."""
 
 REQUEST_BODIES: dict[str, Schema] = {
     "infer": {
@@ -186,8 +186,7 @@ ANSWERS: dict[str, Schema] = {
     "metrics": TEXT,
     "openapi": ANYTHING,
 }
-_OTHER_TYPES = {"infer": "application/octet-stream", "prediction": "image/png"}
-"""Content types that an answer may have beside JSON."""
+_OTHER_TYPES = {"infer": "application/octet-stream", "prediction": "image/png"}  # that an answer may have beside JSON
 
 _WAITING: tuple[tuple[str, Schema, str], ...] = (
     ("timeout_ms", {"type": "number", "minimum": 0, "maximum": 86_400_000}, "Longest wait for a turn."),

@@ -21,11 +21,7 @@ OWN = ("task", "content_type", "timeout", "priority", "stream")
 
 
 def payload_of(request: InferRequest) -> tuple[RawPayload, Callable[[Prediction], InferResponse]]:
-    """Return the raw input that a request holds, and what makes the protocol's answer of the task's.
-
-    Raises:
-        ApiError: for every fault of the request.
-    """
+    """Return the raw input that a request holds, and what makes the protocol's answer of the task's."""
     values = dict(request.parameters)
     names = (*OWN, *parameters.NAMES)
     if unknown := [name for name in values if name not in names]:

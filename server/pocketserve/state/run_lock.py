@@ -75,8 +75,9 @@ def running_servers(state_dir: Path) -> list[Run]:
 def killed(state_dir: Path) -> Run | None:
     """Return the newest server that was killed, noticed by a later one or not."""
     dead = [run for _, run, locked in runs(state_dir) if not locked]
-    noticed = read_run(state_dir / KILLED_FILE)
-    return max([*dead, *([noticed] if noticed is not None else [])], key=lambda run: run.started, default=None)
+    if (noticed := read_run(state_dir / KILLED_FILE)) is not None:
+        dead.append(noticed[0])
+    return max(dead, key=lambda run: run.started, default=None)
 
 
 def notice_killed(state_dir: Path) -> Run | None:

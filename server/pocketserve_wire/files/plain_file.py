@@ -10,11 +10,7 @@ from pathlib import Path
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Open a regular file for reading. A named pipe is not waited for.
-
-    Raises:
-        OSError: it cannot be read, or is a folder, a pipe, a socket or a device.
-    """
+    """Open a regular file for reading; OSError for a folder, a socket, a device, or a pipe, which is not waited for."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -23,14 +19,7 @@ def open_plain(path: Path) -> BufferedReader:
 
 
 def read_plain(path: Path, limit: int) -> bytes:
-    """Read a regular file whole. Its size is checked first, so that a huge or sparse one costs nothing.
-
-    Args:
-        limit: bytes that it may have.
-
-    Raises:
-        OSError: as :func:`open_plain`; EFBIG for a larger file.
-    """
+    """Read a regular file of up to ``limit`` bytes; OSError EFBIG for a larger one, which is not read."""
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         content = file.read(limit + 1) if size <= limit else b""

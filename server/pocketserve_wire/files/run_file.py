@@ -7,7 +7,6 @@ it may belong to another process later.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
@@ -35,12 +34,9 @@ class Run(NamedTuple):
 
 def runs(state_dir: Path) -> Iterator[tuple[Path, Run, bool]]:
     """Yield every run with its file, and whether a living server has locked it."""
-    with contextlib.suppress(OSError):
-        files = [file for file in (state_dir / FOLDER).iterdir() if file.suffix == ".json" and file.name[0].isdigit()]
-        for file in sorted(files)[:MAX_FILES]:
-            run = _read(file)
-            if run is not None:
-                yield file, *run
+    for file in sorted((state_dir / FOLDER).glob("[0-9]*.json"))[:MAX_FILES]:
+        if (run := read_run(file)) is not None:
+            yield file, *run
 
 
 def http_server(state_dir: Path, port: int) -> Run | None:
@@ -52,13 +48,8 @@ def http_server(state_dir: Path, port: int) -> Run | None:
     return next((run for _, run, locked in runs(state_dir) if locked and run.http in addresses), None)
 
 
-def read_run(path: Path) -> Run | None:
-    """Return the run of a file; None where it holds none, or others could have written it."""
-    run = _read(path)
-    return run[0] if run is not None else None
-
-
-def _read(path: Path) -> tuple[Run, bool] | None:
+def read_run(path: Path) -> tuple[Run, bool] | None:
+    """Return a file's run, and whether a server has locked it; None for none, or where others could have written it."""
     try:
         # Neither a link nor a FIFO that nobody writes to may lead away or hold up.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
