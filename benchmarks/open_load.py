@@ -95,8 +95,8 @@ def open_load(calls: Sequence[Call], rate: float, seconds: float, drain: float =
             poller.register(lane.call.socket, select.EPOLLIN)
         by_fd = {lane.call.socket.fileno(): lane for lane in lanes}
         load.began = looked = time.perf_counter()
-        ends = load.began + seconds + drain
-        while (load.offered < total or any(lane.sent for lane in lanes)) and looked < ends:
+        deadline = load.began + seconds + drain
+        while (load.offered < total or any(lane.sent for lane in lanes)) and looked < deadline:
             due = _send_due(load, lanes, rate, total)
             # Nearer than this, sleeping would be late: the system counts in milliseconds.
             nap = due - time.perf_counter() - 0.002 if load.offered < total else 0.05

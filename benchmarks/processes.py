@@ -209,9 +209,9 @@ def our_server(
         command = [python, "-m", "pocketserve", "serve", str(models), "--no-auth", "--log-level", "error"]
         command += ["--http-port", "0", "--socket-port", "0", "--ready-file", str(ready)]
         with process([*command, *options], core, environment, log) as child:
-            ends = time.monotonic() + START_TIMEOUT_S
+            deadline = time.monotonic() + START_TIMEOUT_S
             while not ready.exists():
-                if child.poll() is not None or time.monotonic() > ends:
+                if child.poll() is not None or time.monotonic() > deadline:
                     raise StartError("the server did not start")
                 time.sleep(0.002)
             found = json.loads(ready.read_text())

@@ -38,14 +38,14 @@ def interleave(calls: Mapping[str, Callable[[], object]], effort: Effort) -> dic
     """Call all sides in turn; microseconds of each call by side."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     turns = list(calls.items())
-    ends = time.monotonic() + effort.seconds
+    deadline = time.monotonic() + effort.seconds
     for _ in range(effort.warm_up):
         for _, call in turns:
             call()
-        if time.monotonic() > ends - effort.seconds / 2:
+        if time.monotonic() > deadline - effort.seconds / 2:
             break
     done = 0
-    while done < effort.rounds and (done < effort.least or time.monotonic() < ends):
+    while done < effort.rounds and (done < effort.least or time.monotonic() < deadline):
         for name, call in turns:
             began = time.perf_counter()
             call()

@@ -94,9 +94,9 @@ def start_server(
     surroundings = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), **(environment or {})}
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=surroundings)
-    ends = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while not ready.exists():
-        if process.poll() is not None or time.monotonic() > ends:
+        if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             raise RuntimeError(f"the server did not start: {log.read_text(errors='replace')}")
         try:

@@ -91,10 +91,10 @@ def send(connection: socket.socket, path: str, token: str | None = TOKEN) -> Non
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what another thread does, with a deadline."""
-    ends = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + WAIT_S
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < ends, "it did not happen"
+        assert time.monotonic() < deadline, "it did not happen"
         pause.wait(0.002)
 
 

@@ -168,9 +168,9 @@ class Termux:
                 start_new_session=True,
             )
         try:
-            ends = time.monotonic() + START_TIMEOUT_S
+            deadline = time.monotonic() + START_TIMEOUT_S
             while not ready.exists():
-                assert process.poll() is None and time.monotonic() < ends, log.read_text()
+                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
                 try:
                     process.wait(0.02)
                 except subprocess.TimeoutExpired:

@@ -156,9 +156,9 @@ def server(installed: Installed, tmp_path: Path) -> Iterator[str]:
             command, stdout=output, stderr=output, cwd=installed.home, env=installed.environment()
         )
     try:
-        ends = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not ready.exists():
-            assert process.poll() is None and time.monotonic() < ends, log.read_text(errors="replace")
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
             try:
                 process.wait(0.02)
             except subprocess.TimeoutExpired:

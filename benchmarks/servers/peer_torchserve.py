@@ -83,8 +83,8 @@ def _await(port: int, child: subprocess.Popen[bytes]) -> None:
     body = np.ones(16, np.float32).tobytes()
     headers = {"Content-Type": "application/octet-stream"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/predictions/echo", body, headers)
-    ends = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < ends and child.poll() is None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and child.poll() is None:
         try:
             urllib.request.urlopen(request, timeout=10).close()
             return

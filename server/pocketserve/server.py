@@ -182,17 +182,17 @@ class _Server:
     def _drain(self) -> None:
         self._run_lock.close()  # whatever ends it now, its end was intended; and the ports are still its own
         timeout = self._config.drain_timeout
-        ends = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         if self._sockets is not None:
             self._sockets.drain()
         if not self._service.drain(max(0.0, timeout - FLUSH_SHARE_S)):
             self.unfinished = True
             log.warning("requests were still running when the drain time was over")
         flushed = threading.Event()  # never set: it only paces the wait for slow readers
-        while self._http.pending_output() and time.monotonic() < ends:
+        while self._http.pending_output() and time.monotonic() < deadline:
             flushed.wait(0.01)
         if self._sockets is not None:
-            self._sockets.wait(max(0.0, ends - time.monotonic()))
+            self._sockets.wait(max(0.0, deadline - time.monotonic()))
         self._http.stop()
 
 

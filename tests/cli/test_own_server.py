@@ -45,7 +45,7 @@ def test_it_ends_with_a_command_that_is_killed() -> None:
     command = [sys.executable, "-c", KILLED, str(MODELS)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S)
     assert done.returncode == -signal.SIGKILL
-    ends, never = time.monotonic() + LIMIT_S, threading.Event()
+    deadline, never = time.monotonic() + LIMIT_S, threading.Event()
     while listens(done.stdout.strip()):
-        assert time.monotonic() < ends, "nobody ended it"
+        assert time.monotonic() < deadline, "nobody ended it"
         never.wait(0.02)

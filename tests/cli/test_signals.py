@@ -64,9 +64,9 @@ def test_nothing_is_left(name: str, number: signal.Signals, tmp_path: Path) -> N
         env=environment,
     )
     try:
-        ends, never = time.monotonic() + LIMIT_S, threading.Event()
+        deadline, never = time.monotonic() + LIMIT_S, threading.Event()
         while not (any((tmp_path / "tmp").iterdir()) and list(children(process.pid))):
-            assert process.poll() is None and time.monotonic() < ends
+            assert process.poll() is None and time.monotonic() < deadline
             never.wait(0.01)
         begun = {child: look(child) for child in children(process.pid)}
         process.send_signal(number)
@@ -78,7 +78,7 @@ def test_nothing_is_left(name: str, number: signal.Signals, tmp_path: Path) -> N
     assert "Traceback" not in said
     assert list((tmp_path / "tmp").iterdir()) == []
     while left := [child for child, known in begun.items() if known and look(child) == known]:
-        assert time.monotonic() < ends, left
+        assert time.monotonic() < deadline, left
         never.wait(0.01)
 
 

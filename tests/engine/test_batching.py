@@ -257,9 +257,9 @@ def crowd(pool: ThreadPoolExecutor, function: Function, values: list[float]) -> 
     assert entered.wait(TIMEOUT_S)
     for count, work in enumerate(works(*values)):
         futures.append(pool.submit(run, queue, work, later()))
-        ends, pause = monotonic() + TIMEOUT_S, threading.Event()
+        deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
         while queue.waiting != count + 1:
-            assert monotonic() < ends
+            assert monotonic() < deadline
             pause.wait(0.001)
     proceed.set()
     fates: list[Any] = []

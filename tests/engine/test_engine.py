@@ -179,9 +179,9 @@ def slow_labels(
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what another thread does without telling."""
-    ends, pause = monotonic() + TIMEOUT_S, threading.Event()
+    deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
     while not condition():
-        assert monotonic() < ends
+        assert monotonic() < deadline
         pause.wait(0.001)
 
 

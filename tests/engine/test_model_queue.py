@@ -60,9 +60,9 @@ def later() -> RequestOptions:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that announces itself to nobody."""
-    ends, pause = monotonic() + TIMEOUT_S, threading.Event()
+    deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
     while not condition():
-        assert monotonic() < ends
+        assert monotonic() < deadline
         pause.wait(0.001)
 
 

@@ -193,8 +193,8 @@ def test_a_program_that_hangs_does_not_outlive_the_server(tmp_path):
 
 def await_end(pid: int) -> None:
     """A process that was killed is gone, or only its entry is left, as of one whose new parent has not looked yet."""
-    ends = os.times().elapsed + TIMEOUT_S
-    while os.times().elapsed < ends:
+    deadline = os.times().elapsed + TIMEOUT_S
+    while os.times().elapsed < deadline:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
@@ -372,9 +372,9 @@ def threads_of(engine: Engine, models: Path = MODELS) -> int:
 
 def until(condition) -> None:
     done = threading.Event()
-    ends = os.times().elapsed + TIMEOUT_S
+    deadline = os.times().elapsed + TIMEOUT_S
     while not condition():
-        assert os.times().elapsed < ends
+        assert os.times().elapsed < deadline
         done.wait(0.005)
 
 

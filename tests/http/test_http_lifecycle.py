@@ -52,9 +52,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something in another process that announces itself to nobody."""
-    ends, pause = monotonic() + TIMEOUT_S, threading.Event()
+    deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
     while not condition():
-        assert monotonic() < ends
+        assert monotonic() < deadline
         pause.wait(0.005)
 
 

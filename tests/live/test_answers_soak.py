@@ -110,7 +110,7 @@ def make_cases(server: Server) -> list[Case]:
 
 def ask_socket(server: Server, cases: list[Case], count: int, seed: int) -> Outcome:
     """Keep requests under way on one connection; answers come in any order."""
-    draw, ended, ends = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
+    draw, ended, deadline = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
     under_way: dict[int, Case] = {}
     with server.connect() as peer:
         for left in range(count, -UNDER_WAY, -1):
@@ -123,14 +123,14 @@ def ask_socket(server: Server, cases: list[Case], count: int, seed: int) -> Outc
                 answer = peer.answer()
                 case = under_way.pop(answer.request_id)
                 ended[case.judge(answer.request_id, answer.status, answer.body, answer.json_length)] += 1
-            assert time.monotonic() < ends
+            assert time.monotonic() < deadline
     assert not under_way
     return ended
 
 
 def ask_http(server: Server, cases: list[Case], count: int, seed: int) -> Outcome:
     """One request after the other on one connection."""
-    draw, ended, ends = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
+    draw, ended, deadline = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     for number in range(1, count + 1):
         case = draw.choice(cases)
@@ -142,7 +142,7 @@ def ask_http(server: Server, cases: list[Case], count: int, seed: int) -> Outcom
         answer = connection.getresponse()
         body, length = answer.read(), answer.getheader("Inference-Header-Content-Length")
         ended[case.judge(number, answer.status, body, int(length) if length else None)] += 1
-        assert time.monotonic() < ends
+        assert time.monotonic() < deadline
     connection.close()
     return ended
 

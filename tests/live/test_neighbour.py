@@ -30,9 +30,9 @@ def metrics(server: Server) -> dict[str, float]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < ends
+        assert time.monotonic() < deadline
 
 
 def low(reason: str) -> str:

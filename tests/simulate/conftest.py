@@ -26,9 +26,9 @@ QUICK = dataclasses.replace(DEVICES["mid"], speed=1.0)
 
 def eventually(what: Callable[[], Any], limit: float = LIMIT_S) -> Any:
     """Ask again and again until the answer is true; returns it."""
-    ends, never = time.monotonic() + limit, threading.Event()
+    deadline, never = time.monotonic() + limit, threading.Event()
     while not (answer := what()):
-        assert time.monotonic() < ends, "it did not happen in time"
+        assert time.monotonic() < deadline, "it did not happen in time"
         never.wait(0.02)  # another process gives no sign that could be waited for
     return answer
 

@@ -50,9 +50,9 @@ def addresses(server: Server) -> ServerAddresses:
 def run(app: App, count: int) -> App:
     """Let it ask until so many requests have ended."""
     app.start()
-    ends, pace = time.monotonic() + LIMIT_S, threading.Event()
+    deadline, pace = time.monotonic() + LIMIT_S, threading.Event()
     while len(app.samples) < count:
-        assert time.monotonic() < ends, "too few requests ended"
+        assert time.monotonic() < deadline, "too few requests ended"
         pace.wait(0.01)
     app.stop()
     return app
@@ -146,10 +146,10 @@ def test_a_forgotten_unload_is_noticed(server: Server, questions: dict[str, list
     where = addresses(server)
     app = App(STREAMS["loads"], where, questions["loads"], time.monotonic())
     app.start()
-    ends = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + LIMIT_S
     with Client(where.socket, token_file=where.token_file) as client:
         while not any(s.outcome == WRONG for s in list(app.samples)):
-            assert time.monotonic() < ends
+            assert time.monotonic() < deadline
             client.load("diabetes")
         app.stop()
         client.load("diabetes")

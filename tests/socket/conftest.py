@@ -94,9 +94,9 @@ def until() -> Callable[[Callable[[], bool]], None]:
     """Waits for something that announces itself to nobody."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        ends, pause = monotonic() + TIMEOUT_S, threading.Event()
+        deadline, pause = monotonic() + TIMEOUT_S, threading.Event()
         while not condition():
-            assert monotonic() < ends
+            assert monotonic() < deadline
             pause.wait(0.005)
 
     return wait

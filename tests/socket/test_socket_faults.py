@@ -186,9 +186,9 @@ def test_optional_frames_that_are_whole_are_not_taken_for_one_that_is_not(local)
     timeouts, quiet = 2.0, 0.1
     with local({"frame": timeouts, "quiet": quiet}).connect() as peer:
         frame = header(0x80, body=8) + bytes(8)
-        ends, pause = time.monotonic() + 1.25 * timeouts, threading.Event()
+        deadline, pause = time.monotonic() + 1.25 * timeouts, threading.Event()
         peer.send(frame[:10])
-        while time.monotonic() < ends:
+        while time.monotonic() < deadline:
             pause.wait(quiet / 2)
             peer.send(frame[10:] + frame[:10])
         peer.send(frame[10:])

@@ -66,9 +66,9 @@ def test_a_server_waits_for_its_ports(new_server: StartServer, tmp_path: Path, w
     with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
         starting = pool.submit(new_server, MODELS, which, str(port), "--port-wait", "60")
-        ends, pace = time.monotonic() + LIMIT_S, threading.Event()
+        deadline, pace = time.monotonic() + LIMIT_S, threading.Event()
         while "waiting for it" not in (log.read_text() if log.exists() else ""):
-            assert time.monotonic() < ends
+            assert time.monotonic() < deadline
             pace.wait(0.02)
         squatter.close()
         server = starting.result(LIMIT_S)

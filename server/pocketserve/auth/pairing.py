@@ -38,7 +38,7 @@ class PairingState(NamedTuple):
 @dataclass(slots=True, eq=False, repr=False)
 class _Opening:
     secret: ServerSecret
-    ends: float
+    deadline: float
     tries: int
     exchanges: dict[bytes, ServerExchange] = field(default_factory=dict)
 
@@ -93,9 +93,9 @@ class PairingDesk:
     def wait(self, timeout: float) -> PairingState:
         """Wait until the desk is closed, at most so many seconds, and return its state."""
         with self._changed:
-            ends = self._clock() + timeout
-            while (state := self._state()).state == "open" and self._clock() < ends:
-                self._changed.wait(min(ends - self._clock(), state.remaining_s))
+            deadline = self._clock() + timeout
+            while (state := self._state()).state == "open" and self._clock() < deadline:
+                self._changed.wait(min(deadline - self._clock(), state.remaining_s))
             return state
 
     def begin(self, client_public: bytes) -> tuple[bytes, bytes, bytes]:
@@ -159,7 +159,7 @@ class PairingDesk:
     def _state(self) -> PairingState:
         if self._opening is None:
             return PairingState(self._ended)
-        remaining = self._opening.ends - self._clock()
+        remaining = self._opening.deadline - self._clock()
         if remaining <= 0:
             self._end("expired")
             return PairingState(self._ended)

@@ -52,8 +52,8 @@ def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
 
 def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> Any:
     """Return the content of the ready file."""
-    ends = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < ends:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
         if ready.exists():
             return json.loads(ready.read_text())
         try:

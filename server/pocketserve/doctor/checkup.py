@@ -51,7 +51,7 @@ def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:
     Args:
         limit: seconds for all of them; a thread that takes longer is left behind and ends with the process.
     """
-    ends = time.monotonic() + limit
+    deadline = time.monotonic() + limit
     results: dict[str, list[Finding]] = {}
     threads = {
         subject: threading.Thread(target=_run, args=(subject, check, results), name=f"doctor-{subject}", daemon=True)
@@ -61,7 +61,7 @@ def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:
         thread.start()
     findings: list[Finding] = []
     for subject, thread in threads.items():
-        thread.join(max(0.0, ends - time.monotonic()))
+        thread.join(max(0.0, deadline - time.monotonic()))
         hung = [warning(subject, f"looking at it took longer than {limit:g} s", "pocketserve doctor --debug")]
         findings += results.get(subject, hung)
     return findings

@@ -69,9 +69,9 @@ class Simulation:
             self._say(f"starting the server on a {self._scenario.device} phone")
             phone.processes.start(self._arguments)
             phone.processes.revive()  # from now on a process that ends is started again, as a supervisor does
-            ends = time.monotonic() + READY_TIMEOUT_S
+            deadline = time.monotonic() + READY_TIMEOUT_S
             while not self._ready.exists():
-                if time.monotonic() > ends:
+                if time.monotonic() > deadline:
                     raise ScenarioError(
                         f"the server was not ready within {READY_TIMEOUT_S:g} s; try it without a phone: "
                         f"pocketserve {' '.join(self._arguments)}; it said: {self.log[-500:]!r}"

@@ -70,9 +70,9 @@ class App:
     def stop(self) -> None:
         """Ask nothing new; returns once everything under way has ended, or had all the time that it may take."""
         self._stopping.set()
-        ends = time.monotonic() + self.stream.max_call_s + SLACK_S
+        deadline = time.monotonic() + self.stream.max_call_s + SLACK_S
         for thread in self._threads:
-            thread.join(max(0.0, ends - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
         for number in list(self._under_way):
             self._record(number, SILENT, "", "has not ended")
         if not any(thread.is_alive() for thread in self._threads):

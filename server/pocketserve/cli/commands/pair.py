@@ -58,8 +58,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wait(client: Client, remaining_s: float) -> str:
-    ends = time.monotonic() + remaining_s + WAIT_MS / 1000  # the server ends it; this is for one that does not
+    deadline = time.monotonic() + remaining_s + WAIT_MS / 1000  # the server ends it; this is for one that does not
     while (state := client.pairing_state(wait_ms=WAIT_MS)) == "open":
-        if time.monotonic() > ends:
+        if time.monotonic() > deadline:
             raise CommandError("the server keeps pairing open for too long; restart it")
     return state

@@ -32,7 +32,7 @@ def run_program(
         timeout: seconds; about one more passes until a program that had to be ended is gone.
         stop: a descriptor that becomes readable when the program is to be ended at once.
     """
-    ends = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout
     try:
         process = subprocess.Popen(
             list(command),
@@ -46,15 +46,15 @@ def run_program(
         return Outcome(None, "")
     output = b""
     try:
-        output = _read_until(process, ends, stop)
-        return Outcome(process.wait(max(0.0, ends - time.monotonic())), output.decode(errors="replace"))
+        output = _read_until(process, deadline, stop)
+        return Outcome(process.wait(max(0.0, deadline - time.monotonic())), output.decode(errors="replace"))
     except subprocess.TimeoutExpired:
         return Outcome(None, output.decode(errors="replace"), timed_out=True)
     finally:
         _end(process)
 
 
-def _read_until(process: subprocess.Popen[bytes], ends: float, stop: int | None) -> bytes:
+def _read_until(process: subprocess.Popen[bytes], deadline: float, stop: int | None) -> bytes:
     """Return what it prints until its end, or the time's, cut off if need be; raise TimeoutExpired to stop it."""
     assert process.stdout is not None
     output = bytearray()
@@ -62,7 +62,7 @@ def _read_until(process: subprocess.Popen[bytes], ends: float, stop: int | None)
         selector.register(process.stdout, selectors.EVENT_READ)
         if stop is not None:
             selector.register(stop, selectors.EVENT_READ)
-        while len(output) < MAX_OUTPUT_BYTES and (left := ends - time.monotonic()) > 0:
+        while len(output) < MAX_OUTPUT_BYTES and (left := deadline - time.monotonic()) > 0:
             ready = [key.fd for key, _ in selector.select(left)]
             if stop in ready:
                 raise subprocess.TimeoutExpired(process.args, 0.0)
