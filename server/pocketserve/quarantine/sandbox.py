@@ -78,8 +78,8 @@ def confine_files(rules: Mapping[str, Sequence[str]]) -> tuple[int, str]:
     for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
         if version < since:
             handled &= ~right
-    attributes = struct.pack("<QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
-    attributes = attributes[: 24 if version >= 6 else 16 if version >= 4 else 8]
+    # Files; from version 4 on the network, and from 6 on signals and sockets of others.
+    attributes = struct.pack("<QQQ", handled, 3, 3)[: 24 if version >= 6 else 16 if version >= 4 else 8]
     ruleset = _system_call(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return 0, _reason()

@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import pickle
+import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -178,8 +179,6 @@ def _all_nan(outputs: Mapping[str, Array]) -> set[str]:
 
 def _limit(data_bytes: int) -> None:
     """Forbid core files, and set a hard end for memory; the parent watches for a softer one."""
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
+    with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))

@@ -53,11 +53,7 @@ class Snapshot:
         self._remove = weakref.finalize(self, remove)  # at the end of the process, too
 
     def check(self) -> None:
-        """Refuse to open what is not the copy any more.
-
-        Raises:
-            ModelLoadError: somebody wrote into the state folder.
-        """
+        """Raise ModelLoadError if somebody wrote into the state folder."""
         if stamp(self._copies) != self._stamp:
             raise ModelLoadError("its private copy in the state folder was changed; load the model again")
 

@@ -25,7 +25,6 @@ class CodePart(NamedTuple):
 
     Attributes:
         key: its absolute path, or what else it is known by.
-        digest: SHA-256 of the content, in hexadecimal digits.
         effect: when it runs, for people.
         path: the file or folder; None for options, and for a library that the system's loader finds.
     """

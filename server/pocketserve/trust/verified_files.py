@@ -14,6 +14,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.state.folder_lock import remove_tree
 from pocketserve_wire.files.plain_file import open_plain
 
 MAX_BYTES = 4 << 30
@@ -72,9 +73,8 @@ def not_trusted(path: Path, reason: str) -> str:
 
 @functools.cache
 def _copies() -> Path:
-    import shutil  # late: few models have one
-    import tempfile
+    import tempfile  # late: few models have one
 
     folder = Path(tempfile.mkdtemp(prefix="pocketserve-code-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(remove_tree, folder)
     return folder
