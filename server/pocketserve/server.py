@@ -33,11 +33,8 @@ from pocketserve_wire import ApiError
 
 log = logging.getLogger(__name__)
 
-FLUSH_SHARE_S = 0.5
-"""Of the drain time, what is kept for sending finished answers."""
-
-MAX_LISTED = 8
-"""Models that are named at start."""
+FLUSH_SHARE_S = 0.5  # of the drain time, what is kept for sending finished answers
+MAX_LISTED = 8  # models that are named at start
 
 SWITCH_S = 0.001
 """How long a thread keeps the interpreter while another wants it (docs/adr/0023-limits-of-one-core.md). With Python's

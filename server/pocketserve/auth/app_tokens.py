@@ -22,16 +22,12 @@ from pocketserve.state.json_store import file_stamp, replace_json
 from pocketserve_wire.files.plain_file import open_plain
 from pocketserve_wire.files.run_file import LATEST
 
-TOKEN_BYTES: Final = 64
-"""Random bytes, 86 characters: more than HMAC-SHA256's block of 64."""
-
-MAX_TOKENS: Final = 32
-"""The handshake names no token, so the server tries each."""
+TOKEN_BYTES: Final = 64  # random bytes, 86 characters: more than HMAC-SHA256's block of 64
+MAX_TOKENS: Final = 32  # the handshake names no token, so the server tries each
 
 MAX_FILE_BYTES: Final = 65_536
 MAX_SECONDS: Final = 366 * 86_400
-LOOK_S: Final = 1.0
-"""How often the file is checked while requests come: a revoked token is refused after so long."""
+LOOK_S: Final = 1.0  # how often the file is checked while requests come: a revoked token is refused after so long
 
 log = logging.getLogger(__name__)
 

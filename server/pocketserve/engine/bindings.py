@@ -13,15 +13,10 @@ from pocketserve.tensors import TensorSpec
 
 
 class Bindings(NamedTuple):
-    """Hold one direction's tensors.
+    """Hold one direction's tensors."""
 
-    Attributes:
-        specs: what callers see, in the model's order.
-        by_name: every accepted name -> (the spec, the session's own name).
-    """
-
-    specs: tuple[TensorSpec, ...]
-    by_name: Mapping[str, tuple[TensorSpec, str]]
+    specs: tuple[TensorSpec, ...]  # what callers see, in the model's order
+    by_name: Mapping[str, tuple[TensorSpec, str]]  # every accepted name -> (the spec, the session's own name)
 
     def names(self) -> str:
         """The callers' names as a list for messages."""

@@ -181,7 +181,7 @@ class Engine:
 
     def memory_held(self) -> int:
         """Bytes that all loaded versions are thought to hold."""
-        return self._budget.held()
+        return self._budget.used()
 
     def sweep(self) -> float | None:
         """Unload what has been idle for its keep-alive time, give up idle sequences, follow the cores and the battery.

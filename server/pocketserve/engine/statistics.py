@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from itertools import accumulate
@@ -15,8 +16,7 @@ from typing import Any, NamedTuple
 
 from pocketserve_wire import ErrorCode
 
-MAX_BATCH_SIZES = 64
-"""Batch sizes that are itemised; a caller who tries out thousands must not make the table grow."""
+MAX_BATCH_SIZES = 64  # batch sizes that are itemised; a caller who tries out thousands must not make the table grow
 
 LATENCY_BOUNDS_NS = tuple(int(ms * 1e6) for ms in (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000))
 """Upper ends of the classes by which answered requests are counted, from a fast model's time to a patient user's."""
@@ -32,21 +32,15 @@ UNANSWERED = {
 
 
 class Timing(NamedTuple):
-    """Nanoseconds of one request's phases and the batch rows and runs it took.
-
-    Attributes:
-        rows: its own rows.
-        executions: runs of the model on its account; a batch counts for the request that led it.
-        batch: rows of the batch that it led; 0 for a request that was led; None for one that ran alone.
-    """
+    """Nanoseconds of one request's phases and the batch rows and runs it took."""
 
     queue_ns: int
     input_ns: int
     infer_ns: int
     output_ns: int
-    rows: int = 1
-    executions: int = 1
-    batch: int | None = None
+    rows: int = 1  # its own rows
+    executions: int = 1  # runs of the model on its account; a batch counts for the request that led it
+    batch: int | None = None  # rows of the batch that it led; 0 for a request that was led; None for one that ran alone
 
 
 @dataclass(slots=True)
@@ -61,11 +55,7 @@ class _Duration:
 
 @dataclass(slots=True)
 class _Runs:
-    """The number of answered requests, and the nanoseconds of each of their phases together.
-
-    Attributes:
-        rows, executions: as in :class:`Timing`, of all of them together.
-    """
+    """The number of answered requests, and the nanoseconds of each of their phases together."""
 
     count: int = 0
     queue_ns: int = 0
@@ -89,21 +79,17 @@ class Traffic:
     """Count answers by transport, route and status, whatever the model; and tell how many connections are open.
 
     Nothing that a caller sends is kept: a request that reached no route, or was not let in, counts for the route "".
-
-    Attributes:
-        connections: how many are open, by transport; each transport that serves puts its own here.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: dict[tuple[str, str, str, int], int] = {}
-        self.connections: dict[str, Callable[[], int]] = {}
+        self._answers: Counter[tuple[str, str, str, int]] = Counter()
+        self.connections: dict[str, Callable[[], int]] = {}  # by transport; each that serves puts its own here
 
     def count(self, transport: str, method: str, route: str, status: int) -> None:
         """Count one answer; a route is the dispatch table's pattern, never the path that was asked for."""
-        key = (transport, method, route, status)
         with self._lock:
-            self._answers[key] = self._answers.get(key, 0) + 1
+            self._answers[transport, method, route, status] += 1
 
     def answers(self) -> list[tuple[tuple[str, str, str, int], int]]:
         """Return transport, method, route and status, and how often, in a fixed order."""

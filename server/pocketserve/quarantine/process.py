@@ -36,8 +36,7 @@ SPARE_BYTES = 96 << 20
 SPARE_THREADS = 8
 """What a device must have left for a failed trial to be the file's fault; threads beside two for each core."""
 
-ALARM_MARGIN_S = 5
-"""After its time limit, a trial whose server has gone ends itself."""
+ALARM_MARGIN_S = 5  # after its time limit, a trial whose server has gone ends itself
 
 
 class TrialProcess:

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETRY_FACTOR = 1.5
-"""A trial that took too much memory is repeated where there is so many times as much."""
+RETRY_FACTOR = 1.5  # a trial that took too much memory is repeated where there is so many times as much
 
 
 class TrialLimits(NamedTuple):

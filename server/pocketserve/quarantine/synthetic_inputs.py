@@ -12,11 +12,8 @@ import numpy as np
 from pocketserve.tasks.base import Describer, Hints, Task
 from pocketserve.tensors import Array, TensorSpec, zeros
 
-MAX_ELEMENTS: Final = 1 << 26
-"""A model with a larger input is only loaded."""
-
-LARGE_DIMENSION: Final = 64
-"""A size of which strides and windows leave something."""
+MAX_ELEMENTS: Final = 1 << 26  # a model with a larger input is only loaded
+LARGE_DIMENSION: Final = 64  # a size of which strides and windows leave something
 
 _PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAAAAABX3VL4AAAADklEQVR42mNoaGBoaAAABgYCATGpHqEAAAAASUVORK5CYII="
 """A grey picture of 2 x 2 pixels, PNG."""

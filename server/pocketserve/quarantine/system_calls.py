@@ -98,8 +98,7 @@ ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
 _ERROR: Final = 0x00050000
 REFUSE: Final = _ERROR | errno.EPERM
-_UNKNOWN: Final = _ERROR | 38
-"""ENOSYS: the C library then takes an older call, whose flags can be looked at."""
+_UNKNOWN: Final = _ERROR | 38  # ENOSYS: the C library then takes an older call, whose flags can be looked at
 
 _X32: Final = 0x40000000
 

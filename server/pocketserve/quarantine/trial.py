@@ -43,14 +43,9 @@ _NO_THREADS = ("can't start new thread", "Resource temporarily unavailable", "pt
 IMPORTED = b"imported\n"
 """Written first, before any of the model's files is opened: the framework's import has ended well, or raised."""
 
-MAX_REASON = 1000
-"""Characters; a file's own words may be in it, and nobody reads the pipe before the trial has ended."""
-
-MAX_PIXELS = 1 << 20
-"""Of a synthetic picture, which has four."""
-
-MAX_RUNS = 4
-"""Runs of one synthetic body; a long window makes one of a short sound."""
+MAX_REASON = 1000  # characters; a file's own words may be in it, and nobody reads the pipe before the trial has ended
+MAX_PIXELS = 1 << 20  # of a synthetic picture, which has four
+MAX_RUNS = 4  # runs of one synthetic body; a long window makes one of a short sound
 
 
 def main(confine: Callable[[], Confinement]) -> int:

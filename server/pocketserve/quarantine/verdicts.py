@@ -10,22 +10,14 @@ from pocketserve.state.json_store import JsonStore
 
 
 class Verdict(NamedTuple):
-    """The result of a trial.
+    """The result of a trial."""
 
-    Attributes:
-        ok: whether the server may load the file.
-        reason: why not, in words; for a good file, what the trial could not do.
-        runtime: the framework that was tried, with its version.
-        path, seen: where a rejected file lay, and the stamp of its files.
-        memory: bytes that its trial might take, where that was too little; with much more it is tried again.
-    """
-
-    ok: bool
-    reason: str = ""
-    runtime: str = ""
-    path: str = ""
-    seen: str = ""
-    memory: int = 0
+    ok: bool  # whether the server may load the file
+    reason: str = ""  # why not, in words; for a good file, what the trial could not do
+    runtime: str = ""  # the framework that was tried, with its version
+    path: str = ""  # where a rejected file lay
+    seen: str = ""  # the stamp of its files
+    memory: int = 0  # bytes that its trial might take, where that was too little; with much more it is tried again
 
 
 class VerdictStore:

@@ -28,54 +28,32 @@ MAX_DEPTH = 32
 MAX_START_ELEMENTS = 2**26
 """Of a state's first zeros, 256 MiB of FP32: each request of no sequence, and each sequence, has its own."""
 
-MAX_LANGUAGES = 256
-"""Of labels. A request that names one is compared with all of them."""
+MAX_LANGUAGES = 256  # of labels. A request that names one is compared with all of them
 
 Options = TypeVar("Options")
 
 
 class StateOptions(NamedTuple):
-    """A model that keeps state from request to request.
+    """A model that keeps state from request to request."""
 
-    Attributes:
-        feedback: input -> the output that it takes at the next step.
-        start: input -> the shape of the zeros that a sequence begins with, where it is not the input's own with free
-            sizes as 1: a cache that grows with each step begins empty.
-        max_sequences: sequences that may be open at a time; None leaves it to the engine.
-        max_idle: seconds without a request after which a sequence is given up.
-    """
-
-    feedback: Mapping[str, str] = {}
-    start: Mapping[str, tuple[int, ...]] = {}
-    max_sequences: int | None = None
-    max_idle: float = 60.0
+    feedback: Mapping[str, str] = {}  # input -> the output that it takes at the next step
+    start: Mapping[str, tuple[int, ...]] = {}  # input -> shape of its first zeros, if not its own with free sizes as 1
+    max_sequences: int | None = None  # sequences that may be open at a time; None leaves it to the engine
+    max_idle: float = 60.0  # seconds without a request after which a sequence is given up
 
 
 class VersionOptions(NamedTuple):
-    """A ``[versions.NAME]`` table.
+    """A ``[versions.NAME]`` table."""
 
-    Attributes:
-        file: relative to the model's folder.
-        options: the keys that belong to the runtime, such as ``weights``.
-        evaluation: what its recipe measured: ``dataset``, ``metric``, ``value``.
-        provenance: what converted it, from what and how: ``source``, ``tools``, ``quantize`` and more.
-        sha256: what the file's content must hash to.
-    """
-
-    file: str
-    options: Mapping[str, Any] = {}
-    evaluation: Mapping[str, Any] = {}
-    sha256: str | None = None
-    provenance: Mapping[str, Any] = {}
+    file: str  # relative to the model's folder
+    options: Mapping[str, Any] = {}  # the keys that belong to the runtime, such as ``weights``
+    evaluation: Mapping[str, Any] = {}  # what its recipe measured: ``dataset``, ``metric``, ``value``
+    sha256: str | None = None  # what the file's content must hash to
+    provenance: Mapping[str, Any] = {}  # what converted it, from what and how: ``source``, ``tools``, ``quantize``
 
 
 class Manifest(NamedTuple):
-    """A parsed manifest. Every key is optional; an empty manifest is valid.
-
-    Attributes:
-        sections: the tables of tasks, by the class of their options.
-        files: names of files that these tables name, such as a vocabulary.
-    """
+    """A parsed manifest. Every key is optional; an empty manifest is valid."""
 
     description: str = ""
     license: str = ""
@@ -89,7 +67,7 @@ class Manifest(NamedTuple):
     batching: bool | None = None
     max_batch: int | None = None
     keep_alive: float | None = None
-    sections: Mapping[type, Any] = {}
+    sections: Mapping[type, Any] = {}  # the tables of tasks, by the class of their options
     state: StateOptions = StateOptions()
     feature_names: tuple[str, ...] = ()
     feature_units: tuple[str, ...] = ()
@@ -98,7 +76,7 @@ class Manifest(NamedTuple):
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     versions: Mapping[str, VersionOptions] = {}
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # names of files that these tables name, such as a vocabulary
 
     def section(self, kind: type[Options]) -> Options:
         """Return the options in a task's own table, such as ``manifest.section(ImageOptions)``, or their defaults."""

@@ -12,17 +12,13 @@ from pocketserve.messages import listed
 from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, plain_number, scan
 from pocketserve_wire import ApiError, ErrorCode
 
-MAX_COMPARED = 200
-"""Names that a mistyped one is compared with, so that mistakes stay cheap in a large folder."""
+MAX_COMPARED = 200  # names that a mistyped one is compared with, so that mistakes stay cheap in a large folder
 
 READ_AGAIN = " (POST /v2/repository/index reads the folder again)"
 """The way out for those who have just changed the folder; the command line has it in its own words."""
 
-MAX_LISTED = 8
-"""Names in one error."""
-
-SCAN_WAIT_S = 60.0
-"""A hundred thousand files take a desktop's core eight seconds."""
+MAX_LISTED = 8  # names in one error
+SCAN_WAIT_S = 60.0  # a hundred thousand files take a desktop's core eight seconds
 
 log = logging.getLogger(__name__)
 

@@ -23,41 +23,30 @@ from pocketserve.runtimes.registry import (
 
 TRITON_CONFIG = "config.pbtxt"
 
-MAX_DIGITS = 19
-"""Of a version that is a number: as many as TensorFlow Serving's have."""
+MAX_DIGITS = 19  # of a version that is a number: as many as TensorFlow Serving's have
 
 
 class VersionEntry(NamedTuple):
-    """A servable variant of a model.
-
-    Attributes:
-        problem: why it cannot be served, known without opening it; None if nothing speaks against it.
-    """
+    """A servable variant of a model."""
 
     name: str
     format: ModelFormat
     path: Path
     options: Mapping[str, Any] = {}
     evaluation: Mapping[str, Any] = {}
-    problem: str | None = None
+    problem: str | None = None  # why it cannot be served, known without opening it; None if nothing speaks against it
     sha256: str | None = None
 
 
 class ModelEntry(NamedTuple):
-    """A model with its versions.
-
-    Attributes:
-        folder: where relative paths of the manifest start; for a bare file, the folder it lies in.
-        default_version: answers requests that name no version; empty when there is none at all.
-        problem: a fault of the whole model, such as a broken manifest. One that was loaded before keeps its versions.
-    """
+    """A model with its versions."""
 
     name: str
-    folder: Path
+    folder: Path  # where relative paths of the manifest start; for a bare file, the folder it lies in
     versions: Mapping[str, VersionEntry] = {}
-    default_version: str = ""
+    default_version: str = ""  # answers requests that name no version; empty when there is none at all
     manifest: Manifest = Manifest()
-    problem: str | None = None
+    problem: str | None = None  # a fault of the whole model; one that was loaded before keeps its versions
 
 
 class Models(Mapping[str, ModelEntry]):
@@ -66,11 +55,6 @@ class Models(Mapping[str, ModelEntry]):
     A bare model file is a model; so is a folder with a manifest, model files, or numbered version folders, and one
     that is a model by itself (SavedModel). Bare files that differ only in their kind are versions of one model.
     What looks like a model and cannot be served as it is, such as an archive, is listed with what to do.
-
-    Attributes:
-        names: what may be a model; only reading tells of folders.
-        misnamed: files and folders that would be models if they had a name for one.
-        is_one: whether the folder is itself what a models folder holds.
     """
 
     def __init__(self, root: Path) -> None:
@@ -97,8 +81,9 @@ class Models(Mapping[str, ModelEntry]):
                     misnamed.append(name)
             elif (reason := advice(name, beside)) is not None and is_valid_name(reason[0]):
                 self._unusable.setdefault(*reason)
+        # What may be a model: only reading tells of folders.
         self.names = tuple(sorted(self._folders | set(self._bare) | set(self._unusable)))
-        self.misnamed = tuple(misnamed)
+        self.misnamed = tuple(misnamed)  # what would be a model if it had a name for one
         self.is_one = not beside.isdisjoint((FILE_NAME, *MARKERS))
 
     def __getitem__(self, name: str) -> ModelEntry:

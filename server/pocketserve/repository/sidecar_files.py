@@ -26,8 +26,7 @@ NAMES: Final = (
 
 _CODE: Final = re.compile(r"\.(py|so(\.[0-9]+)*|dylib|dll|pyd)$")
 
-MAX_BYTES: Final = 64 << 20
-"""The largest that any task reads. Of a larger one, which is refused, no byte counts."""
+MAX_BYTES: Final = 64 << 20  # the largest that any task reads. Of a larger one, which is refused, no byte counts
 
 
 def names_for(manifest: Manifest) -> tuple[str, ...]:

@@ -27,8 +27,7 @@ from pocketserve_wire.files.plain_file import open_plain
 
 _PREFIX = "pocketserve-snapshot-"
 FOLDER = "snapshots"
-ATTEMPTS = 3
-"""Copies that are made of files which somebody writes to meanwhile."""
+ATTEMPTS = 3  # copies that are made of files which somebody writes to meanwhile
 
 CHUNK_BYTES = 1 << 20
 _FICLONE = 0x40049409

@@ -18,13 +18,8 @@ class ManifestError(Exception):
 class TomlTable:
     """A TOML table whose keys are removed as they are read; what is left over at the end is a spelling mistake.
 
-    A missing key gives None, unless the method says otherwise.
-
-    Args:
-        file_name, prefix: how errors name the file, and the path to this table with a dot at its end.
-
-    Raises:
-        ManifestError: from all methods, for a value of another type or out of range.
+    A missing key gives None, unless the method says otherwise. All methods raise ManifestError for a value of another
+    type or out of range; it names the file, and by ``prefix`` the path to this table, with a dot at its end.
     """
 
     def __init__(self, values: Mapping[str, Any], file_name: str, prefix: str) -> None:
@@ -38,13 +33,7 @@ class TomlTable:
         return ManifestError(f"{self._file}: {self._prefix}{key} {detail}")
 
     def take(self, key: str, check: Callable[[Any], bool], expected: str, hint: str = "") -> Any:
-        """Remove and return a value.
-
-        Args:
-            check: whether a value will do.
-            expected: what would, in words.
-            hint: what else may help, for the error's end.
-        """
+        """Remove and return a value; say what is expected, and what else may help, where it does not pass the check."""
         self._keys[key] = None
         value = self._left.pop(key, None)
         if value is not None and not check(value):
@@ -79,12 +68,7 @@ class TomlTable:
         return value
 
     def numbers(self, key: str, *, nonzero: bool = False, each: str = "colour channel") -> tuple[float, ...] | None:
-        """Return one finite number or a list of them.
-
-        Args:
-            nonzero: refuse 0, by which something is divided.
-            each: what each number is for, in words.
-        """
+        """Return one finite number or a list of them, one for each of what ``each`` says."""
 
         def check(value: Any) -> bool:
             items = value if isinstance(value, list) else [value]
@@ -144,19 +128,12 @@ class TomlTable:
 
 
 class Section(NamedTuple):
-    """A table of a manifest that belongs to tasks.
+    """A table of a manifest that belongs to tasks."""
 
-    Attributes:
-        name: of the table.
-        options: the class of its options; ``options()`` holds the defaults.
-        parse: reads the options; None where the class declares every key, see :func:`declared_values`.
-        files: names the files beside the model that the options name.
-    """
-
-    name: str
-    options: type
-    parse: Callable[[TomlTable], Any] | None = None
-    files: Callable[[Any], Iterable[str | None]] = lambda options: ()
+    name: str  # of the table
+    options: type  # the class of its options; ``options()`` holds the defaults
+    parse: Callable[[TomlTable], Any] | None = None  # None where the class declares every key, see declared_values
+    files: Callable[[Any], Iterable[str | None]] = lambda options: ()  # names of files that the options name
 
     def read(self, table: TomlTable) -> Any:
         """Return the options; keys that are left are refused by the caller as misspelt."""

@@ -21,8 +21,7 @@ _TOKEN = re.compile(
     r"|(?P<text>\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"
     r"|(?P<word>[A-Za-z_][\w.]*|[-+]?[\d.][\w.+-]*)|(?P<mark>[{}\[\]:,;])"
 )
-Message = dict[str, list[Any]]
-"""The fields of a message by name, each with its values in order."""
+Message = dict[str, list[Any]]  # the fields of a message by name, each with its values in order
 
 
 class TextFormatError(ValueError):

@@ -48,8 +48,7 @@ _PAIRS = {
 }
 """Ends that mean something only beside a file of the same name with the other end."""
 
-_COMMON = (_ARCHIVE, _UNFINISHED)
-"""Advice for what lies in many a folder that has nothing to do with models."""
+_COMMON = (_ARCHIVE, _UNFINISHED)  # advice for what lies in many a folder that has nothing to do with models
 
 
 def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | None:

@@ -13,13 +13,11 @@ from typing import Final
 
 from pocketserve.state.permissions import make_private_folder
 
-WAIT_S: Final = 2.0
-"""The work under the lock takes milliseconds; a holder that takes longer is frozen."""
+WAIT_S: Final = 2.0  # the work under the lock takes milliseconds; a holder that takes longer is frozen
 
 POLL_S: Final = 0.01
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-PARTIAL_SUFFIX: Final = ".partial"
-"""What the name of a half-written file ends with, after 16 random hexadecimal digits."""
+PARTIAL_SUFFIX: Final = ".partial"  # what the name of a half-written file ends with, after 16 random hexadecimal digits
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_ANDROID_SYSTEM = 1000
-"""Android's own user of that number owns the folders above those of apps, such as /data."""
+_ANDROID_SYSTEM = 1000  # Android's own user of that number owns the folders above those of apps, such as /data
 
 
 def foreign_writer(*paths: Path) -> str | None:

@@ -31,16 +31,13 @@ class UnloadedModels:
         models_dir: the folder of the models; names from another folder do not count.
         port: the port for HTTP, which tells this server from others. Nothing is remembered for port 0, with which a
             server is another one each time.
-
-    Attributes:
-        names: those that were unloaded when a server here was killed.
     """
 
     def __init__(self, state_dir: Path, models_dir: Path, port: int) -> None:
         self._path = state_dir / FOLDER / f"{port}.json" if port else None
         self._models = str(models_dir.absolute())
         self._lock = threading.Lock()
-        self.names = self._read()
+        self.names = self._read()  # those that were unloaded when a server here was killed
 
     def add(self, name: str) -> None:
         """Note that a model was unloaded. Returns once that is on file."""

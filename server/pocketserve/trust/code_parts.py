@@ -21,19 +21,13 @@ MAX_MODULES = 256
 
 
 class CodePart(NamedTuple):
-    """A part that an owner is asked about.
+    """A part that an owner is asked about."""
 
-    Attributes:
-        key: its absolute path, or what else it is known by.
-        effect: when it runs, for people.
-        path: the file or folder; None for options, and for a library that the system's loader finds.
-    """
-
-    key: str
+    key: str  # its absolute path, or what else it is known by
     name: str
     digest: str
-    effect: str
-    path: Path | None
+    effect: str  # when it runs, for people
+    path: Path | None  # the file or folder; None for options, and for a library that the system's loader finds
 
 
 def code_of(entry: ModelEntry, version: VersionEntry) -> list[CodePart]:

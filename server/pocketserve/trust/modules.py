@@ -21,11 +21,8 @@ from types import CodeType, ModuleType
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.trust.verified_files import private_copy, read_code
 
-_importing = threading.RLock()
-"""Two models may both have a ``helper.py``."""
-
-_folders: dict[str, Set[str]] = {}
-"""Folders of models with code, without links; and what of each may run."""
+_importing = threading.RLock()  # two models may both have a ``helper.py``
+_folders: dict[str, Set[str]] = {}  # folders of models with code, without links; and what of each may run
 
 _MAIN = "pocketserve_code_"
 

@@ -17,8 +17,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.state.folder_lock import remove_tree
 from pocketserve_wire.files.plain_file import open_plain
 
-MAX_BYTES = 4 << 30
-"""Of one file of code; an exported program holds its weights."""
+MAX_BYTES = 4 << 30  # of one file of code; an exported program holds its weights
 
 _copying = threading.Lock()
 

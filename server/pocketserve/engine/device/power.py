@@ -30,8 +30,7 @@ CHARGED_BY, COOLED_BY = 5.0, 3.0
 LOOK_S, ASK_S, ASK_RARELY_S = 60.0, 300.0, 3600.0
 """Between two looks at files; between two calls of a program; at most, for one that fails again and again."""
 
-STALE_S = 1800.0
-"""A reading that is older says nothing any more."""
+STALE_S = 1800.0  # a reading that is older says nothing any more
 
 RETRY_S = 60.0
 END_S = 2.0

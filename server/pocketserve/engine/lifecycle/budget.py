@@ -34,9 +34,9 @@ class Budget:
         """Return bytes that all loaded versions may hold now: never more than half of what is left on top."""
         if self._available is None:
             return self.size
-        return min(self.size, self.held() + self._available() // 2)
+        return min(self.size, self.used() + self._available() // 2)
 
-    def held(self) -> int:
+    def used(self) -> int:
         """Return bytes that all loaded versions are thought to hold."""
         with self._table.lock:
             return sum(resident.size for resident in self._table.residents())
@@ -79,10 +79,10 @@ class Budget:
         return [resident for resident in self._table.residents() if resident.key != key]
 
     def _no_room(self, key: Key, required: int) -> ApiError:
-        held = sum(resident.size for resident in self._other_residents(key))
+        used = sum(resident.size for resident in self._other_residents(key))
         return ApiError(
             ErrorCode.MEMORY_BUDGET,
-            f"failed to load {key[0]!r}: it needs about {required} bytes and {held} are in use, but the "
+            f"failed to load {key[0]!r}: it needs about {required} bytes and {used} are in use, but the "
             f"memory budget is {self.now()}; wait, unload a model or raise --memory-budget",
             retry_after_s=1.0,
         )

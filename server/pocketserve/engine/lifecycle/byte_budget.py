@@ -12,8 +12,7 @@ from contextlib import contextmanager
 
 from pocketserve.engine.lifecycle import memory
 
-CHECK_S = 0.05
-"""How often a request that waits asks whether its answer is still wanted."""
+CHECK_S = 0.05  # how often a request that waits asks whether its answer is still wanted
 
 
 class ByteBudget:

@@ -33,14 +33,7 @@ class EngineOptions(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ModelHandle:
-    """A loaded version with its queue, as requests hold it.
-
-    Attributes:
-        compiled: what :mod:`pocketserve.inference.compile` keeps of requests that come again and again; it goes with
-            the model.
-        fingerprint: see :func:`pocketserve.repository.files.fingerprint`.
-        outdated: whether a rescan found that changed, so that the next request has it loaded anew.
-    """
+    """A loaded version with its queue, as requests hold it."""
 
     model: LoadedModel
     queue: ModelQueue
@@ -48,10 +41,10 @@ class ModelHandle:
     keep_alive: float
     last_used: float
     users: int = 0
-    compiled: dict[object, Any] = field(default_factory=dict)
+    compiled: dict[object, Any] = field(default_factory=dict)  # what inference/compile.py keeps of repeated requests
     retired: bool = False
-    fingerprint: object = None
-    outdated: bool = False
+    fingerprint: object = None  # of the files that it was loaded from, see repository/files.py
+    outdated: bool = False  # whether a rescan found that changed, so that the next request has it loaded anew
 
     @property
     def open_sequences(self) -> int:

@@ -26,27 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, repr=False)
 class LoadedModel:
-    """A version in memory, not yet in anybody's hands.
-
-    Attributes:
-        sessions: instances of the model, each for one thread at a time.
-        entry_points, task, feedback, first_state, task_bytes: as in :class:`~pocketserve.engine.lifecycle.setup.Setup`.
-        memory_bytes: estimate over all sessions, and ``task_bytes``.
-        threads: what one run may use, as the sessions were opened.
-        source: what they were opened from.
-        snapshot: the copy in which that lies; None once it is closed.
-        file_bytes: size of the files.
-    """
+    """A version in memory, not yet in anybody's hands."""
 
     entry: ModelEntry
     version: VersionEntry
-    sessions: Sequence[Session]
+    sessions: Sequence[Session]  # instances of the model, each for one thread at a time
     platform: str
-    memory_bytes: int
-    threads: int
-    source: ModelSource
-    snapshot: Snapshot | None
-    file_bytes: int
+    memory_bytes: int  # estimate over all sessions, and ``task_bytes``
+    threads: int  # what one run may use, as the sessions were opened
+    source: ModelSource  # what they were opened from
+    snapshot: Snapshot | None  # the copy in which that lies; None once it is closed
+    file_bytes: int  # size of the files
+    # As in ``Setup``:
     entry_points: Mapping[str | None, tuple[Bindings, Bindings]]
     task: Task
     feedback: Mapping[str, str]
@@ -222,10 +213,10 @@ def _check_loadable(entry: ModelEntry, version: VersionEntry) -> None:
         raise ModelLoadError(problem)
     if missing := missing_framework(version.format):
         raise RuntimeMissingError(missing)
-    known = runtime_for(version.format).option_keys
-    for key in sorted(set(version.options) - known):
+    option_keys = runtime_for(version.format).option_keys
+    for key in sorted(set(version.options) - option_keys):
         raise ModelLoadError(
             f"model.toml: unknown key versions.{version.name}.{key}; "
             f"a {version.format.name} version knows "
-            f"{', '.join(sorted(known | {'file', 'evaluation', 'provenance', 'sha256'}))}"
+            f"{', '.join(sorted(option_keys | {'file', 'evaluation', 'provenance', 'sha256'}))}"
         )

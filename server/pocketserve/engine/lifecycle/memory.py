@@ -10,11 +10,8 @@ from typing import Any, NamedTuple
 LARGE_BYTES = 16 * 2**20
 """Files from this size on are worth a tenth of a second after the load, for what reading them has left behind."""
 
-_PURGE, _PURGE_ALL = -101, -104
-"""M_PURGE (Android 9) and M_PURGE_ALL (Android 14) of bionic's malloc.h."""
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
+_PURGE, _PURGE_ALL = -101, -104  # M_PURGE (Android 9) and M_PURGE_ALL (Android 14) of bionic's malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 
 _GLIBC_MOST_KEPT = 64 * 2**20
 """Where glibc arrives by itself once large blocks were freed: it keeps so much, and maps blocks from half of it on."""

@@ -18,19 +18,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-"""How often requests look whether cores or power have changed; an idle server does not look."""
+LOOK_S = 1.0  # how often requests look whether cores or power have changed; an idle server does not look
 
 
 class Reaper:
-    """A sleeping thread, from the first load on; it wakes only when something may expire or has changed.
-
-    Attributes:
-        look_at: the clock's time from which a request that ends has :meth:`wake_if_due` look at cores and power.
-    """
+    """A sleeping thread, from the first load on; it wakes only when something may expire or has changed."""
 
     def __init__(self, table: VersionTable, watch: CoreWatch, loader: ModelLoader, clock: Callable[[], float]) -> None:
-        self.look_at = 0.0
+        self.look_at = 0.0  # when a request that ends is to look at cores and power, by wake_if_due
         self._table = table
         self._watch = watch
         self._loader = loader

@@ -40,20 +40,13 @@ class SequenceStep:
 
 @dataclass(slots=True)
 class Sequence:
-    """A series of requests.
-
-    Attributes:
-        state: the arrays to feed back, by input name.
-        session: a session of its own, for models that keep state inside; None for the others.
-        queue: the queue in front of that session.
-        steps: those that wait or run, in the order in which they came: they run one after the other.
-    """
+    """A series of requests."""
 
     last_used: float
-    state: dict[str, Array] = field(default_factory=dict)
-    session: Session | None = None
-    queue: ModelQueue | None = None
-    steps: deque[QueueEntry] = field(default_factory=deque)
+    state: dict[str, Array] = field(default_factory=dict)  # the arrays to feed back, by input name
+    session: Session | None = None  # a session of its own, for models that keep state inside; None for the others
+    queue: ModelQueue | None = None  # the queue in front of that session
+    steps: deque[QueueEntry] = field(default_factory=deque)  # that wait or run, which they do one after the other
     opening: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
 
@@ -82,22 +75,14 @@ def read_step(parameters: Mapping[str, Any]) -> SequenceStep | None:
 
 @dataclass(slots=True, eq=False, repr=False)
 class SequenceTable:
-    """The open sequences of one loaded version.
+    """The open sequences of one loaded version."""
 
-    Attributes:
-        maximum: sequences that may be open; the one that was idle longest is given up for a new one.
-        max_idle: seconds without a request after which a sequence is given up.
-        open_session: makes a session for models that keep state inside; None for the others.
-        queue_limit: requests of one such sequence that may wait.
-        queue: the version's own; a sequence with a session of its own shares its scheduler and flow.
-    """
-
-    maximum: int
-    max_idle: float
-    open_session: Callable[[], Session] | None
-    queue_limit: int
+    maximum: int  # sequences that may be open; the one that was idle longest is given up for a new one
+    max_idle: float  # seconds without a request after which a sequence is given up
+    open_session: Callable[[], Session] | None  # makes a session for models that keep state inside; None for the others
+    queue_limit: int  # requests of one such sequence that may wait
     clock: Callable[[], float]
-    queue: ModelQueue
+    queue: ModelQueue  # the version's own; a sequence with a session of its own shares its scheduler and flow
     _sequences: dict[int | str, Sequence] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 

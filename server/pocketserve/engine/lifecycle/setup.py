@@ -16,20 +16,13 @@ from pocketserve.tensors import Array, zeros
 
 
 class Setup(NamedTuple):
-    """All that a model's files decide and a session does not hold.
+    """All that a model's files decide and a session does not hold."""
 
-    Attributes:
-        entry_points: bindings of inputs and outputs by signature name; None is the default entry point.
-        feedback: the session's names of inputs that take what an output gave at the last step -> that output.
-        first_state: what these inputs are given before there was a step.
-        task_bytes: what labels and tokenizers take, estimated.
-    """
-
-    entry_points: Mapping[str | None, tuple[Bindings, Bindings]]
+    entry_points: Mapping[str | None, tuple[Bindings, Bindings]]  # inputs and outputs by signature; None: the default
     task: Task
-    feedback: Mapping[str, str]
-    first_state: Mapping[str, Array]
-    task_bytes: int
+    feedback: Mapping[str, str]  # the session's name of an input -> the output that it takes at the next step
+    first_state: Mapping[str, Array]  # what these inputs are given before there was a step
+    task_bytes: int  # what labels and tokenizers take, estimated
 
 
 def set_up(

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, str]
-"""A model's name and its version's."""
+Key = tuple[str, str]  # a model's name and its version's
 
 
 class State(Enum):
@@ -67,22 +66,14 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 
 @dataclass(slots=True, eq=False, repr=False)
 class VersionRecord:
-    """All that is known of one version, loaded or not.
+    """All that is known of one version, loaded or not."""
 
-    Attributes:
-        state: changed by :meth:`apply` alone.
-        before: the state in which the load under way began.
-        error: why the last load failed, whether or not an earlier one serves on; to be raised as a ``copy()``.
-        failed_fingerprint: the fingerprint of what failed, as the loader has it.
-        reserved: bytes that a load under way is thought to need, or the second copy of one that is opened again.
-    """
-
-    state: State = State.ON_DEMAND
-    before: State = State.ON_DEMAND
+    state: State = State.ON_DEMAND  # changed by ``apply`` alone
+    before: State = State.ON_DEMAND  # the state in which the load under way began
     running: ModelHandle | None = None
-    error: ApiError | None = None
-    failed_fingerprint: object = None
-    reserved: int = 0
+    error: ApiError | None = None  # of the last load, though an earlier one may serve on; to be raised as a copy()
+    failed_fingerprint: object = None  # the fingerprint of what failed, as the loader has it
+    reserved: int = 0  # bytes that a load under way is thought to need, or the second copy of one that is opened again
     statistics: VersionStatistics = field(default_factory=VersionStatistics)
 
     def apply(self, event: Event, error: ApiError | None = None) -> None:
