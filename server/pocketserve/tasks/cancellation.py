@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final, Protocol, TypeVar
 
 from pocketserve_wire import strict_json
@@ -73,16 +73,15 @@ def is_text(body: memoryview | bytes) -> bool:
     return b"\0" not in start
 
 
-def byte_reservation(budget: BytePool, count: int, check: Callable[[], None]) -> AbstractContextManager[None]:
-    """Return a context that holds bytes of a budget; ``check`` is called while there is no room.
+@contextmanager
+def byte_reservation(budget: BytePool, count: int, check: Callable[[], None]) -> Iterator[None]:
+    """Hold bytes of a budget; ``check`` is called while there is no room.
 
     Two requests that each wait for what the other holds would never end: so a nested block holds nothing more.
     """
-    return nullcontext() if _scope.reserved else _reserve(budget, count, check)
-
-
-@contextmanager
-def _reserve(budget: BytePool, count: int, check: Callable[[], None]) -> Iterator[None]:
+    if _scope.reserved:
+        yield
+        return
     with budget.hold(count, check):
         _scope.reserved = True
         try:

@@ -80,10 +80,9 @@ def softmax(values: Array) -> Array:
     return shares
 
 
-def threshold_of(tensor: TensorMetadata | None) -> float | None:
+def threshold_of(tensor: TensorMetadata) -> float | None:
     """Return the score below which the file's author would show nothing."""
-    units = tensor.process_units if tensor is not None else ()
-    return next((unit.threshold for unit in units if isinstance(unit, ScoreThresholding)), None)
+    return next((unit.threshold for unit in tensor.process_units if isinstance(unit, ScoreThresholding)), None)
 
 
 def calibration_of(facts: ModelFacts, output: int) -> Calibration | None:

@@ -156,17 +156,17 @@ class SoundInput:
         name, rate = hints.values.get("format", "wav"), hints.values.get("rate", self._rate)
         if not len(body):
             raise invalid_input("the body is empty; send a WAV file")
-        if name != "wav":
-            if name not in RAW_FORMATS:
-                raise invalid_parameter(f"parameter format must be wav or one of {', '.join(RAW_FORMATS)} for sound")
+        if name in RAW_FORMATS:
             code, width = RAW_FORMATS[name]
             form = wav.SampleFormat(code, hints.values.get("channels", 1), rate, width)
             return wav.decode(body, form, limit, mono=mono)
+        if name != "wav":
+            raise invalid_parameter(f"parameter format must be wav or one of {', '.join(RAW_FORMATS)} for sound")
         if wav.is_wav(body):
             return wav.read_wav(body, limit, mono=mono)
         if arrays.is_npy(body):
             reals = _reals(arrays.read_npy(body))
-        elif arrays.looks_like_json(body) and bytes(body[:256]).lstrip()[:1] == b"[":
+        elif arrays.first_sign(body) == b"[":
             reals = _reals(_listed(body))
         else:
             foreign = next((name for magic, name in FOREIGN.items() if bytes(body[:4]).startswith(magic)), None)

@@ -136,13 +136,10 @@ class Rows:
             raise invalid_input(f"row {index}: feature {unread!r:.80} is no number{hint}")
         return self._row(values, index)
 
-    def _is_text(self, column: int) -> bool:
-        spec = self.columns[column] if 0 <= column < len(self.columns) else self.spec
-        return spec.datatype == "BYTES"
-
     def _cell(self, column: int, cell: str) -> int | float | str | None:
         """Return a cell of a feature that takes texts as it is, of any other as a number; None where it is none."""
-        return cell.strip() if self._is_text(column) else _number(cell.strip())
+        spec = self.columns[column] if 0 <= column < len(self.columns) else self.spec
+        return cell.strip() if spec.datatype == "BYTES" else _number(cell.strip())
 
     def _check_widths(self, rows: Sequence[Any]) -> None:
         """Refuse rows of different lengths, which would shift into each other: else only the total is compared."""
@@ -167,7 +164,7 @@ class Rows:
             raise invalid_input(f"row {index}: {faults[0]}; the model takes {', '.join(self.features)}")
         for column, name in enumerate(self.features):
             value = row[name]
-            if isinstance(value, str) and not self._is_text(column) and _COMMA.fullmatch(value.strip()):
+            if isinstance(value, str) and _COMMA.fullmatch(value.strip()) and self._cell(column, value) is None:
                 raise invalid_input(f"row {index}: feature {name!r} is a text, {value!r:.40}{POINT}")
         return [row[name] for name in self.features]
 

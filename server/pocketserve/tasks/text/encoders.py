@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,51 +27,43 @@ _ROLE_WORDS = {
 }
 
 
-class StringEncoder:
+class StringEncoder(NamedTuple):
     """Gives a text to a model that tokenizes it itself."""
 
-    def __init__(self, spec: TensorSpec) -> None:
-        self._spec = spec
+    spec: TensorSpec
 
     def encode(self, text: str) -> dict[str, Array]:
-        array = np.empty([1] * len(self._spec.shape), dtype=object)
+        array = np.empty([1] * len(self.spec.shape), dtype=object)
         array[...] = text.encode()
-        return {self._spec.name: array}
+        return {self.spec.name: array}
 
     def token_count(self, arrays: Arrays) -> int:
         return 0
 
 
-class TokenEncoder:
-    """Gives the numbers of a text's tokens to a model.
+class TokenEncoder(NamedTuple):
+    """Gives the numbers of a text's tokens to a model."""
 
-    Args:
-        specs: inputs by role: ``ids``, and where there are such ``mask``, ``types``, ``positions``.
-        length: tokens at most.
-        fixed: the model always takes that many: the rest is padded.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, specs: Mapping[str, TensorSpec], length: int, *, fixed: bool) -> None:
-        self.tokenizer = tokenizer
-        self.special = tokenizer.special
-        self.length = length
-        self._specs = specs
-        self._fixed = fixed
+    tokenizer: Tokenizer
+    specs: Mapping[str, TensorSpec]  # by role: ``ids``, and where there are such ``mask``, ``types``, ``positions``
+    length: int  # tokens at most
+    fixed: bool  # the model always takes that many: the rest is padded
 
     def encode(self, text: str) -> dict[str, Array]:
         """Return the input arrays of as much of a text as the model takes, each of shape [1, tokens]."""
-        room = self.length - len(self.special.first) - len(self.special.last)
+        special = self.tokenizer.special
+        room = self.length - len(special.first) - len(special.last)
         return self.arrays([token.number for token in islice(self.tokenizer.tokens(text), max(0, room))])
 
     def arrays(self, numbers: Sequence[int], second: Sequence[int] | None = None) -> dict[str, Array]:
         """Return the input arrays of the tokens of one text or of a pair."""
-        special = self.special
+        special = self.tokenizer.special
         ids = [*special.first, *numbers, *(special.last if second is None else special.middle)]
         types = [0] * len(ids)
         if second is not None:
             ids += [*second, *special.last]
             types += [1] * (len(ids) - len(types))
-        filling = self.length - len(ids) if self._fixed else 0
+        filling = self.length - len(ids) if self.fixed else 0
         rows = {
             "ids": ids + [special.pad] * filling,
             "mask": [1] * len(ids) + [0] * filling,
@@ -78,7 +71,7 @@ class TokenEncoder:
             "positions": list(range(len(ids) + filling)),
         }
         arrays = {}
-        for role, spec in self._specs.items():
+        for role, spec in self.specs.items():
             typed = not spec.open and spec.datatype != "BYTES"
             row = np.asarray(rows[role], DATATYPES[spec.datatype].typestr if typed else np.int64)
             arrays[spec.name] = row if len(spec.shape) == 1 and not spec.open else row[np.newaxis]
@@ -86,10 +79,10 @@ class TokenEncoder:
 
     def token_count(self, arrays: Arrays) -> int:
         """Return how many tokens of a run are no padding; they stand in front."""
-        ids = arrays[self._specs["ids"].name].reshape(-1)
-        if "mask" in self._specs:
-            return int(arrays[self._specs["mask"].name].sum())
-        return int(np.count_nonzero(ids != self.special.pad)) or len(ids)
+        if "mask" in self.specs:
+            return int(arrays[self.specs["mask"].name].sum())
+        ids = arrays[self.specs["ids"].name].reshape(-1)
+        return int(np.count_nonzero(ids != self.tokenizer.special.pad)) or len(ids)
 
 
 def encoder_of(facts: ModelFacts, options: TextOptions, task: str) -> StringEncoder | TokenEncoder:

@@ -55,7 +55,8 @@ class QuestionAnswering:
         token, their count, and their offset in the run.
         """
         texts = read_object(body, ("question", "context"), self._options.max_chars)
-        text, special, tokenizer = texts["context"], self._encoder.special, self._encoder.tokenizer
+        text, tokenizer = texts["context"], self._encoder.tokenizer
+        special = tokenizer.special
         length = self._encoder.length - len(special.first) - len(special.middle) - len(special.last)
         question = [token.number for token in tokenizer.tokens(texts["question"])]
         room = length - len(question)

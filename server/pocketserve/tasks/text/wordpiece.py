@@ -7,6 +7,7 @@ Special tokens that are written out in a text are text here: what a user types c
 from __future__ import annotations
 
 import functools
+import string
 import unicodedata
 from collections.abc import Iterator, Mapping
 
@@ -114,7 +115,4 @@ def _normalised(char: str, lower_case: bool, strip_accents: bool, clean: bool, c
 
 @functools.lru_cache(maxsize=1 << 14)
 def _is_punctuation(char: str) -> bool:
-    code = ord(char)
-    if code < 128:
-        return 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126
-    return unicodedata.category(char)[0] == "P"
+    return char in string.punctuation if char.isascii() else unicodedata.category(char)[0] == "P"

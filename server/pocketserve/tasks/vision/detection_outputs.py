@@ -148,11 +148,8 @@ class DetectionOutputs:
             ValueError: the outputs have other shapes than the format needs.
         """
         values = {role: real_values(outputs[spec.name], spec) for role, spec in self._roles.items()}
-        if "rows" in values:
-            boxes, scores, classes = self._read_rows(_table(values["rows"]))
-        else:
-            read = self._read_postprocessed if self._format == "postprocess" else self._read_tables
-            boxes, scores, classes = read(values)
+        readers = {"postprocess": self._read_postprocessed, "ssd": self._read_tables, "detr": self._read_tables}
+        boxes, scores, classes = readers.get(self._format, self._read_rows)(values)
         best = np.flatnonzero((scores >= floor) & np.isfinite(scores))
         best = best[np.argsort(-scores[best], kind="stable")[:MAX_CANDIDATES]]
         corners = boxes[best]
@@ -195,9 +192,9 @@ class DetectionOutputs:
         ordered = boxes[:, list(options.box_order or PLAIN_ORDER)]
         return _best_classes(decode_anchors(ordered, anchors, options.box_scale, options.exponential), scores)
 
-    def _read_rows(self, rows: Array) -> Candidates:
+    def _read_rows(self, values: Mapping[str, Array]) -> Candidates:
         """Read YOLO's rows: v5 (box, object, classes), v8 (box, classes) transposed, v10 (box, score, class)."""
-        first_class = 5
+        rows, first_class = _table(values["rows"]), 5
         if self._format == "yolov8":
             rows, first_class = rows.T, 4
         if rows.shape[1] <= first_class:
@@ -206,12 +203,11 @@ class DetectionOutputs:
         corners = to_corners(rows, *self._layout)
         if self._format == "yolov10":
             return Candidates(corners, rows[:, 4].astype(np.float64), _whole_numbers(rows[:, 5]))
-        scores = activate(rows[:, first_class:].astype(np.float64), self._options.activation or "none")
-        candidates = _best_classes(corners, scores)
+        activation = self._options.activation or "none"
+        candidates = _best_classes(corners, activate(rows[:, first_class:].astype(np.float64), activation))
         if self._format == "yolov8":
             return candidates
-        object_scores = activate(rows[:, 4].astype(np.float64), self._options.activation or "none")
-        return candidates._replace(scores=candidates.scores * object_scores)
+        return candidates._replace(scores=candidates.scores * activate(rows[:, 4].astype(np.float64), activation))
 
 
 def _role_of(text: str) -> str | None:

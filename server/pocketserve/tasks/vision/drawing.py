@@ -72,22 +72,17 @@ class Canvas:
 
     def boxes(self, entries: Sequence[tuple[Mapping[str, float], str, int]]) -> None:
         """Draw a frame with a label for each (box, text, class), the first on top; no frame runs through a label."""
-        corners = [self._frame(box, index) for box, _, index in reversed(entries[:MAX_BOXES])]
-        for (left, top), (_, text, index) in zip(reversed(corners), entries, strict=False):
-            self._label(text, left, top, colour(index))
-
-    def _frame(self, box: Mapping[str, float], index: int) -> tuple[float, float]:
-        """Draw one frame; return its upper left corner on the canvas."""
-        left, top = self._at(box["x"], box["y"])
-        right, bottom = self._at(box["x"] + box["width"], box["y"] + box["height"])
-        right, bottom = max(right - 1, left), max(bottom - 1, top)
-        radius = min(2 * self._line, (right - left) / 3, (bottom - top) / 3)
-        # A dark rim keeps the frame visible on a ground of its own colour.
-        rim = max(1, self._line // 3)
-        outer = (left - rim, top - rim, right + rim, bottom + rim)
-        self._draw.rounded_rectangle(outer, radius + rim, outline=PANEL, width=self._line + 2 * rim)
-        self._draw.rounded_rectangle((left, top, right, bottom), radius, outline=colour(index), width=self._line)
-        return left, top
+        rim = max(1, self._line // 3)  # a dark one keeps a frame visible on a ground of its own colour
+        for box, _, index in reversed(entries[:MAX_BOXES]):
+            left, top = self._at(box["x"], box["y"])
+            right, bottom = self._at(box["x"] + box["width"], box["y"] + box["height"])
+            right, bottom = max(right - 1, left), max(bottom - 1, top)
+            radius = min(2 * self._line, (right - left) / 3, (bottom - top) / 3)
+            outer = (left - rim, top - rim, right + rim, bottom + rim)
+            self._draw.rounded_rectangle(outer, radius + rim, outline=PANEL, width=self._line + 2 * rim)
+            self._draw.rounded_rectangle((left, top, right, bottom), radius, outline=colour(index), width=self._line)
+        for box, text, index in entries[:MAX_BOXES]:
+            self._label(text, *self._at(box["x"], box["y"]), colour(index))
 
     def mask(self, classes: Array, area: Area, clear: Sequence[int] = ()) -> None:
         """Draw every class's colour over the part of the picture that the mask covers, but for the clear ones."""
@@ -210,11 +205,10 @@ class Canvas:
     def _cut(self, text: str, room: float) -> str:
         """Return the text, or as much of it as there is room for."""
         text = " ".join(text.split())[:200]
-        if self._width(text) <= room:
-            return text
-        while text and self._width(text + "…") > room:
-            text = text[:-1]
-        return text + "…"
+        if self._width(text) > room:
+            fitting = (length for length in range(len(text), 0, -1) if self._width(text[:length] + "…") <= room)
+            text = text[: next(fitting, 0)] + "…"
+        return text
 
 
 def _cross(first: Frame, second: Frame) -> bool:

@@ -131,8 +131,6 @@ class ImageSegmentation(PictureTask):
         """Return the best class of each pixel as uint8, or uint16 where there are more than 256."""
         if scores.ndim == 4:
             scores = scores[0]
-            if scores.shape[2] > 1 and scores.shape[0] == 1:
-                scores = scores[0]
         if scores.ndim == 3 and scores.shape[0] == 1:
             scores = scores[0]
         if scores.ndim == 3:

@@ -107,12 +107,11 @@ def _hugging_face(facts: ModelFacts) -> ImageOptions:
         return ImageOptions()
     rescale, factor = config.get("do_rescale", True), config.get("rescale_factor")
     factor = factor if isinstance(factor, int | float) and 0 < factor < 1e6 else 1 / 255
+    scale = 1 / factor if rescale else 1.0
     mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    std: tuple[float, ...] = (scale,)
     if config.get("do_normalize", True) and config.get("image_mean") and config.get("image_std"):
-        mean, std = (_numbers(config, key, 1 / factor if rescale else 1) for key in ("image_mean", "image_std"))
-    elif rescale:
-        std = (1 / factor,)
+        mean, std = (_numbers(config, key, scale) for key in ("image_mean", "image_std"))
     size, crop = _config_size(config.get("size")), _config_size(config.get("crop_size"))
     edge: Any = config["size"].get("shortest_edge") if isinstance(config.get("size"), dict) else None
     options = ImageOptions(mean=mean, std=std, resample=_RESAMPLE.get(config.get("resample", -1)), size=size)
