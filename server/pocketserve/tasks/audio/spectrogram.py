@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -144,32 +144,29 @@ class FeatureLayout(NamedTuple):
     """The place of a spectrogram in an input."""
 
     frames: int | None  # that the model takes; None for any number
-    swapped: bool
-    rank: int = 3
-    axes: tuple[int, ...] = (1, 2)  # of frames and bins, or the one of both; all others are 1
+    swapped: bool  # bins come before frames
+    shape: tuple[int, ...]  # of the input; -1 stands for the frames, or for all numbers in one dimension
 
     def arrange(self, features: Array) -> Array:
         """Return features [frames or more, bins] in the input's shape; surplus frames at the end are left out."""
         table = features[: self.frames]
-        table = np.ascontiguousarray(table.T if self.swapped else table)
-        shape = [1] * self.rank
-        for axis, size in zip(self.axes, table.shape if len(self.axes) == 2 else (table.size,), strict=True):
-            shape[axis] = size
-        return table.reshape(shape)
+        return np.ascontiguousarray(table.T if self.swapped else table).reshape(self.shape)
 
 
 def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayout:
     """Derive the layout from an input's shape, and from ``layout`` and ``frames`` where it leaves a choice."""
     bins = options.bins
     if spec.open:
-        return FeatureLayout(options.frames, options.layout == "bins-frames")
+        swapped = options.layout == "bins-frames"
+        return FeatureLayout(options.frames, swapped, (1, bins, -1) if swapped else (1, -1, bins))
     orders = (False, True) if options.layout is None else (options.layout == "bins-frames",)
-    layouts = [layout for size in (bins, -1) for swapped in orders for layout in _tables(spec.shape, size, swapped)]
+    layouts = [*_tables(spec.shape, bins, orders)]
     large = [axis for axis, size in enumerate(spec.shape) if size > 1]
     small = [size for size in spec.shape if size <= 1]
     if not layouts and len(large) == 1 and 0 not in small and all(size == 1 for size in small[1:]):
         count, rest = divmod(spec.shape[large[0]], bins)  # frames and bins in one dimension
-        layouts = [] if rest else [FeatureLayout(count, orders[0], len(spec.shape), (large[0],))]
+        flat = tuple(-1 if size > 1 else 1 for size in spec.shape)
+        layouts = [] if rest else [FeatureLayout(count, orders[0], flat)]
     shape = f"shape {list(spec.shape)} of input {spec.name!r}"
     if not layouts:
         raise ModelLoadError(
@@ -182,19 +179,22 @@ def feature_layout(spec: TensorSpec, options: SpectrogramOptions) -> FeatureLayo
             f"model.toml: spectrogram.frames is {options.frames}, but {shape} takes {best.frames} frames of "
             f"{bins} bins; leave the key out"
         )
-    if len({layout.swapped for layout in layouts if layout.frames == best.frames == bins and len(layout.axes) > 1}) > 1:
+    if len({layout.swapped for layout in layouts if layout.frames == best.frames == bins}) > 1:
         raise ModelLoadError(f"model.toml: {shape} fits both ways: say spectrogram.layout, frames-bins or bins-frames")
     return best if best.frames is not None else best._replace(frames=options.frames)
 
 
-def _tables(shape: tuple[int, ...], size: int, swapped: bool) -> Iterator[FeatureLayout]:
-    """Yield layouts with bins in a dimension of that size; others than bins and frames are 1, or an open batch."""
-    for first, second in itertools.combinations(range(len(shape)), 2):
-        rest = [length for axis, length in enumerate(shape) if axis not in (first, second)]
-        rest = rest[1:] if first > 0 and shape[0] == -1 else rest
-        bins, frames = (shape[first], shape[second]) if swapped else (shape[second], shape[first])
-        if bins == size and frames and all(length == 1 for length in rest):
-            yield FeatureLayout(frames if frames > 0 else None, swapped, len(shape), (first, second))
+def _tables(shape: tuple[int, ...], bins: int, orders: Sequence[bool]) -> Iterator[FeatureLayout]:
+    """Yield layouts in two dimensions, those with a fixed one for bins first; all others are 1, or an open batch."""
+    axes = range(len(shape))
+    for size, swapped, pair in itertools.product((bins, -1), orders, itertools.combinations(axes, 2)):
+        rest = [shape[axis] for axis in axes if axis not in pair]
+        rest = rest[1:] if pair[0] > 0 and shape[0] == -1 else rest
+        frame_axis, bin_axis = pair[::-1] if swapped else pair
+        frames = shape[frame_axis]
+        if shape[bin_axis] == size and frames and all(length == 1 for length in rest):
+            places = {frame_axis: -1, bin_axis: bins}
+            yield FeatureLayout(frames if frames > 0 else None, swapped, tuple(places.get(axis, 1) for axis in axes))
 
 
 class Features(Spectrogram):

@@ -51,30 +51,28 @@ def tokenizer_of(facts: ModelFacts, options: TextOptions) -> Tokenizer:
     """
     if options.tokenizer == "huggingface":
         return _of_tokenizer_json(facts, options)
-    if options.tokenizer is not None or options.vocabulary is not None:
-        name = options.vocabulary or ("spiece.model" if options.tokenizer == "sentencepiece" else "vocab.txt")
-        path = facts.beside(name)
-        if path is None:
-            raise ModelLoadError(f"model.toml: text.vocabulary {name} is not beside the model")
-        content = facts.read_beside(path, MAX_VOCABULARY_BYTES)
-        return _build(options.tokenizer, name, content, options.delimiter or r"[^\w']+", facts, options)
-    unit = tokenizer_unit(facts)
-    if unit is not None:
-        try:
-            return _of_metadata(facts, unit, options)
-        except ModelLoadError as error:
-            if TextOptions in facts.manifest.sections:
-                raise
-            raise MetadataError(str(error)) from error
-    if facts.beside("tokenizer.json") is not None:
-        return _of_tokenizer_json(facts, options)
-    path = facts.beside("vocab.txt")
-    if path is not None:
-        return _build("wordpiece", path.name, facts.read_beside(path, MAX_VOCABULARY_BYTES), "", facts, options)
-    raise ModelLoadError(
-        "model.toml: the model has no tokenizer: put its tokenizer.json or vocab.txt beside it, "
-        "or name text.tokenizer and text.vocabulary"
-    )
+    if options.tokenizer is None and options.vocabulary is None:
+        unit = tokenizer_unit(facts)
+        if unit is not None:
+            try:
+                return _of_metadata(facts, unit, options)
+            except ModelLoadError as error:
+                if TextOptions in facts.manifest.sections:
+                    raise
+                raise MetadataError(str(error)) from error
+        if facts.beside("tokenizer.json") is not None:
+            return _of_tokenizer_json(facts, options)
+        if facts.beside("vocab.txt") is None:
+            raise ModelLoadError(
+                "model.toml: the model has no tokenizer: put its tokenizer.json or vocab.txt beside it, "
+                "or name text.tokenizer and text.vocabulary"
+            )
+    name = options.vocabulary or ("spiece.model" if options.tokenizer == "sentencepiece" else "vocab.txt")
+    path = facts.beside(name)
+    if path is None:
+        raise ModelLoadError(f"model.toml: text.vocabulary {name} is not beside the model")
+    content = facts.read_beside(path, MAX_VOCABULARY_BYTES)
+    return _build(options.tokenizer, name, content, options.delimiter or r"[^\w']+", facts, options)
 
 
 def tokenizer_unit(facts: ModelFacts) -> TokenizerUnit | None:
