@@ -58,9 +58,16 @@ class ProtobufReader(BoundedReader):
         """Return a text; bytes that are no UTF-8 become surrogates, as in names of files."""
         return self.data[span[0] : span[1]].decode("utf-8", errors="surrogateescape")
 
-    def texts(self, span: Span, number: int) -> list[str]:
-        """Return a repeated text."""
-        return [self.text(part) for part in self.messages(span, number)]
+    def spans(self, span: Span, *path: int) -> list[Span]:
+        """Return the messages or texts that a path of field numbers leads to."""
+        spans = [span]
+        for number in path:
+            spans = [inner for outer in spans for inner in self.messages(outer, number)]
+        return spans
+
+    def texts(self, span: Span, *path: int) -> list[str]:
+        """Return the texts that a path of field numbers leads to."""
+        return [self.text(part) for part in self.spans(span, *path)]
 
     def integers(self, span: Span, number: int) -> list[int]:
         """Return a repeated integer without sign, packed or not."""

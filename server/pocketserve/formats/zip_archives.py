@@ -41,12 +41,7 @@ class Member(NamedTuple):
 
 
 def kind_of_zip(path: Path) -> str | None:
-    """Return what a PyTorch zip is.
-
-    Returns:
-        ``torchscript``, ``ptl``, ``pt2``, ``aoti`` (compiled native code), ``state_dict`` (weights only), or None for
-        anything else, damaged files among it.
-    """
+    """Return what a PyTorch zip is, as ``_KINDS`` calls it; None for anything else, damaged files among it."""
     try:
         markers = {_marker(member.name) for member in members(path)}
     except (BadZipError, OSError):
@@ -79,11 +74,7 @@ def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
 
 
 def read_member(path: Path, member: Member, maximum: int) -> bytes:
-    """Return a member's content.
-
-    Raises:
-        BadZipError: it is longer than ``maximum`` bytes, damaged, or packed in an unknown way.
-    """
+    """Return a member's content, ``maximum`` bytes at most; BadZipError where it is longer, damaged or unreadable."""
     name = repr(member.name[:80])
     if member.size > maximum or member.packed > maximum + 1024:
         raise BadZipError(f"{name} is larger than {maximum} bytes")

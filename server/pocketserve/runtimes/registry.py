@@ -49,10 +49,7 @@ def format_of_name(file_name: str) -> ModelFormat | None:
 
 
 def format_at(path: Path) -> ModelFormat | None:
-    """Return the format of a file or folder: what its content tells, else what its name announces; None for no model.
-
-    Only a few bytes, or a zip's directory, are read.
-    """
+    """Return the format of a file or folder: what first bytes or a zip's directory tell, else what its name does."""
     if path.is_dir():
         return next((format for marker, format in MARKERS.items() if (path / marker).is_file()), None)
     announced = format_of_name(path.name)
@@ -73,9 +70,7 @@ def first_bytes(path: Path, maximum: int) -> bytes | None:
 
 
 def content_of(path: Path) -> str | None:
-    """Return what a file's first bytes say it is: a format's name, or a name of :func:`kind_of_zip`; None if they do
-    not.
-    """
+    """Return what a file's first bytes tell: a format's name, one of :func:`kind_of_zip`, or None."""
     head = first_bytes(path, 8)
     if head is None:
         return None

@@ -96,18 +96,6 @@ def read_meta_graphs(folder: Path) -> list[MetaGraph]:
     return graphs
 
 
-def _spans(reader: ProtobufReader, span: Span, *path: int) -> list[Span]:
-    """Return the messages or texts that a path of field numbers leads to."""
-    spans = [span]
-    for number in path:
-        spans = [inner for outer in spans for inner in reader.messages(outer, number)]
-    return spans
-
-
-def _texts(reader: ProtobufReader, span: Span, *path: int) -> list[str]:
-    return [reader.text(inner) for inner in _spans(reader, span, *path)]
-
-
 def _last(texts: list[str]) -> str:
     return texts[-1] if texts else ""
 
@@ -118,7 +106,7 @@ def _meta_graph(reader: ProtobufReader, span: Span) -> MetaGraph:
     1 node_list (1 value))), 5 signature_def (1 key, 2 value (SignatureDef: 1 inputs, 2 outputs)), 6 asset_file_def
     (1 tensor_info (1 name), 2 filename), 7 object_graph_def.
     """
-    start_ops = set(_texts(reader, span, 4, 2, 1, 1))
+    start_ops = set(reader.texts(span, 4, 2, 1, 1))
     signatures = []
     for entry in reader.messages(span, 5):
         tensors = [(_mapped(reader, value, 1), _mapped(reader, value, 2)) for value in reader.messages(entry, 2)]
@@ -126,20 +114,20 @@ def _meta_graph(reader: ProtobufReader, span: Span) -> MetaGraph:
             start_ops.update(name for _, fetched in tensors for name in fetched)
         else:
             signatures += tensors
-    functions = (_function(reader, function) for function in _spans(reader, span, 2, 2, 1))
+    functions = (_function(reader, function) for function in reader.spans(span, 2, 2, 1))
     kinds, callees, captured = _object_graph(reader, span)
     return MetaGraph(
-        tags=_texts(reader, span, 1, 4),
-        nodes=_unique("nodes", (_node(reader, node) for node in _spans(reader, span, 2, 1))),
+        tags=reader.texts(span, 1, 4),
+        nodes=_unique("nodes", (_node(reader, node) for node in reader.spans(span, 2, 1))),
         functions=_unique("functions", functions),
         signatures=signatures,
         start_ops=start_ops,
-        save_ops=set(_texts(reader, span, 3, 2)),
-        restore_op=set(_texts(reader, span, 3, 3)),
-        checkpoint=node_name(_last(_texts(reader, span, 3, 1))),
+        save_ops=set(reader.texts(span, 3, 2)),
+        restore_op=set(reader.texts(span, 3, 3)),
+        checkpoint=node_name(_last(reader.texts(span, 3, 1))),
         # Of a tensor that is named twice only the last name is fed.
-        assets={node_name(text) for asset in reader.messages(span, 6) for text in _texts(reader, asset, 1, 1)[-1:]},
-        asset_files=_texts(reader, span, 6, 2),
+        assets={node_name(text) for asset in reader.messages(span, 6) for text in reader.texts(asset, 1, 1)[-1:]},
+        asset_files=reader.texts(span, 6, 2),
         kinds=kinds,
         captured=captured,
         callees=callees,
@@ -159,9 +147,9 @@ def _function(reader: ProtobufReader, span: Span) -> Function:
     attributes = reader.messages(span, 5)
     alike = [attribute for attribute in attributes if _last(reader.texts(attribute, 1)) == "api_implements"]
     return Function(
-        _last(_texts(reader, span, 1, 1)),
-        [text for attribute in alike for text in _texts(reader, attribute, 2, 2)],
-        [name for argument in _spans(reader, span, 1, 2) for name in reader.texts(argument, 1)[-1:]],
+        _last(reader.texts(span, 1, 1)),
+        [text for attribute in alike for text in reader.texts(attribute, 2, 2)],
+        [name for argument in reader.spans(span, 1, 2) for name in reader.texts(argument, 1)[-1:]],
         _unique("nodes", (_node(reader, node) for node in reader.messages(span, 3))),
     )
 
@@ -186,10 +174,10 @@ def _called_functions(reader: ProtobufReader, span: Span, depth: int = 0) -> lis
     """AttrValue: 1 list (9 func), 10 func. NameAttrList: 1 name, 2 attr (2 value). Those handed over may get others."""
     if depth > MAX_DEPTH:
         raise DamagedFileError("its attributes nest too deeply")
-    functions = [*reader.messages(span, 10), *_spans(reader, span, 1, 9)]
+    functions = [*reader.messages(span, 10), *reader.spans(span, 1, 9)]
     names = [name for function in functions for name in reader.texts(function, 1)]
     for function in functions:
-        for value in _spans(reader, function, 2, 2):
+        for value in reader.spans(function, 2, 2):
             names += _called_functions(reader, value, depth + 1)
     return names
 
@@ -201,8 +189,8 @@ def _mapped(reader: ProtobufReader, span: Span, number: int) -> set[str]:
     practice, and are not served.
     """
     paths = ((1,), (4, 1), (4, 2), (4, 3), (5, 2, 1))
-    infos = _spans(reader, span, number, 2)
-    return {name for info in infos for path in paths for name in _texts(reader, info, *path)}
+    infos = reader.spans(span, number, 2)
+    return {name for info in infos for path in paths for name in reader.texts(info, *path)}
 
 
 def _object_graph(reader: ProtobufReader, span: Span) -> tuple[list[bool], set[str], dict[str, list[int]]]:
@@ -215,11 +203,11 @@ def _object_graph(reader: ProtobufReader, span: Span) -> tuple[list[bool], set[s
     kinds: list[bool] = []
     callees: set[str] = set()
     captured: dict[str, list[int]] = {}
-    for node in _spans(reader, span, 7, 1):
+    for node in reader.spans(span, 7, 1):
         kinds.append({number for number, _ in reader.parts(node) if number in _OBJECT_KINDS} == {_ASSET})
         for function in reader.messages(node, 6, 8):
             callees.update(reader.texts(function, 1))
-    for entry in _spans(reader, span, 7, 2):
+    for entry in reader.spans(span, 7, 2):
         name = _last(reader.texts(entry, 1))
         if name in captured:
             raise DamagedFileError(f"the function {name!r:.80} is described twice")

@@ -60,29 +60,24 @@ def stand_ins(path: Path) -> Iterator[None]:
 
 
 def class_names(path: Path) -> list[str]:
-    """Return the names of all containers in a program's description; none where it cannot be read."""
+    """Return the names of all containers in a program's description; none where it cannot be read.
+
+    They lie in ``{"signature": {"in_spec": "[1, {"type": NAME, "children_spec": […], …}]", "out_spec": …}, …}``.
+    """
     names: dict[str, None] = {}
-    with contextlib.suppress(BadZipError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+
+    def note(item: dict[str, Any]) -> None:
+        if "children_spec" in item and isinstance(item["type"], str):
+            names[item["type"]] = None
+        for key in ("in_spec", "out_spec"):
+            if isinstance(item.get(key), str) and item[key]:
+                json.loads(item[key], object_hook=note)
+
+    with contextlib.suppress(BadZipError, OSError, ValueError, LookupError, RecursionError):
         for member in members(path):
             if member.name.startswith("models/") and member.name.endswith(".json"):
-                for spec in _tree_specs(json.loads(read_member(path, member, MAX_GRAPH_BYTES))):
-                    if isinstance(spec["type"], str):
-                        names[spec["type"]] = None
+                json.loads(read_member(path, member, MAX_GRAPH_BYTES), object_hook=note)
     return list(names)[:MAX_CLASSES]
-
-
-def _tree_specs(description: Any) -> Iterator[Any]:
-    """Yield from ``{"graph_module": {"module_call_graph": [{"signature": {"in_spec": "[1, {…}]", …}}, …]}}``."""
-    module = description.get("graph_module", {}) if isinstance(description, dict) else {}
-    for entry in module.get("module_call_graph", ()):
-        signature = entry.get("signature") or {}
-        for key in ("in_spec", "out_spec"):
-            if isinstance(signature.get(key), str) and signature[key]:
-                waiting = json.loads(signature[key])[1:]
-                while waiting:
-                    spec = waiting.pop()
-                    yield spec
-                    waiting += spec["children_spec"]
 
 
 def _register(pytree: Any, name: str) -> type[_StandIn]:
