@@ -20,11 +20,7 @@ class BoundedReader:
         self._budget = budget
 
     def pay(self, units: int) -> None:
-        """Take from the budget.
-
-        Raises:
-            DamagedFileError: it is spent.
-        """
+        """Take from the budget; raise ``DamagedFileError`` if it is spent."""
         self._budget -= units
         if self._budget < 0:
             raise DamagedFileError("the description is too large")
@@ -32,11 +28,7 @@ class BoundedReader:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap]:
-    """Map a file to which nobody writes meanwhile, such as a private copy.
-
-    Raises:
-        DamagedFileError: it is empty or cannot be read.
-    """
+    """Map a file to which nobody writes meanwhile; raise ``DamagedFileError`` if it is empty or cannot be read."""
     try:
         with path.open("rb") as file:
             if not file.read(1):

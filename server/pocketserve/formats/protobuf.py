@@ -24,11 +24,7 @@ _NUMBERS = re.compile(
 
 
 class ProtobufReader(BoundedReader):
-    """Fields of messages, each checked against the end of its message and paid from the budget.
-
-    Raises:
-        DamagedFileError: from all methods, for what cannot be a message, or when the budget is spent.
-    """
+    """Fields of messages, each checked against the end of its message and paid from the budget."""
 
     def fields(self, span: Span) -> Iterator[tuple[int, int, int, int]]:
         """Yield number, wire type, value and end of every field; the value of wire types other than 0 is its start."""

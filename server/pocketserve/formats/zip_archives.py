@@ -50,14 +50,7 @@ def kind_of_zip(path: Path) -> str | None:
 
 
 def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
-    """Yield the directory's entries.
-
-    Args:
-        appended: the archive may begin behind something else. PyTorch takes offsets as they are written.
-
-    Raises:
-        BadZipError: no zip, damaged, or beyond the bounds.
-    """
+    """Yield the entries of an archive, which may be ``appended`` to something; PyTorch takes offsets as written."""
     with path.open("rb") as file:
         count, size, start, end = _directory(file)
         if count > MAX_ENTRIES or size > MAX_DIRECTORY_BYTES:

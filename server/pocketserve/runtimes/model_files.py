@@ -24,11 +24,7 @@ _PAGE = rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]"
 
 
 def failed_download(path: Path) -> str | None:
-    """Return why a file is not what its name promises: a pointer of Git LFS, or the page that a link to it led to.
-
-    Returns:
-        A sentence that begins with the file's name; None for anything else, what cannot be read among it.
-    """
+    """Return in a sentence what a file is instead of a model: a pointer of Git LFS, or a web page; None for others."""
     head = first_bytes(path, 64) or b""
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         return f"{path.name} is only a pointer of Git LFS: run git lfs pull in the clone, or download the file itself"

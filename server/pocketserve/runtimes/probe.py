@@ -13,14 +13,10 @@ _SIZES = (1, 3)
 
 
 class Probe(NamedTuple):
-    """Results of runs on zeros.
-
-    Attributes:
-        complete: all runs worked; if not, how sizes follow the caller's is not known.
-    """
+    """Results of runs on zeros."""
 
     results: Sequence[Mapping[str, Array]]
-    complete: bool
+    complete: bool  # all runs worked; if not, how sizes follow the caller's is not known
 
     def learned(self, spec: TensorSpec) -> TensorSpec:
         """Return an output's spec with the shape that all runs agree on. A size of 0 follows from the values."""
@@ -33,18 +29,14 @@ class Probe(NamedTuple):
 
 
 def run_on_zeros(run: Callable[[dict[str, Array]], Mapping[str, Array]], inputs: Sequence[TensorSpec]) -> Probe | None:
-    """Run a model on zeros, twice where inputs have free dimensions; return None for one that takes no zeros.
-
-    Raises:
-        ModelLoadError: whatever the run raises of that kind: a result cannot be served.
-    """
+    """Run a model on zeros, twice where inputs have free dimensions; return None for one that takes no zeros."""
     sizes = _SIZES if any(spec.open or -1 in spec.shape for spec in inputs) else _SIZES[:1]
     results = []
     for size in sizes:
         arrays = {s.name: zeros(s._replace(shape=tuple(size if dim < 0 else dim for dim in s.shape))) for s in inputs}
         try:
             results.append(run(arrays))
-        except ModelLoadError:
+        except ModelLoadError:  # a result cannot be served
             raise
         except Exception:  # frameworks raise anything on sizes that a model does not take
             continue

@@ -68,11 +68,8 @@ class OnnxSession:
     """An ``InferenceSession`` with its model. Not to be used by several threads at a time, but by any.
 
     Attributes:
-        inputs: the model's inputs; ``open`` where the file does not tell the shape.
-        outputs: specs as :mod:`.tensors` describes. Shapes that the file does not tell are learned from runs on zeros;
-            (-1,) stands for one that could not be learned.
-        device: ``cpu``, or the names of the execution providers that run a part of the model, with ``cpu`` for the
-            rest: ``NnapiExecutionProvider, cpu``.
+        outputs: specs as :mod:`.tensors` describes; (-1,) stands for a shape that runs on zeros could not tell.
+        device: ``cpu``, or the execution providers that run a part of the model: ``NnapiExecutionProvider, cpu``.
         memory_bytes: the file, its external data and one copy of every input and output, free dimensions counted
             as 1. Intermediate results are not in it: nothing tells their size.
         properties: the file's ``metadata_props``, texts by name.

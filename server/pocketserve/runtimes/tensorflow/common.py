@@ -50,19 +50,13 @@ class EntryPoint(NamedTuple):
 
 @dataclass(slots=True)
 class LoadedObject:
-    """A model as a loader returns it.
+    """A model as a loader returns it."""
 
-    Attributes:
-        owner: keeps the variables alive.
-        entries, problems: by signature; why one cannot be served.
-        close: releases what the garbage collector does not.
-        restorers: give the variables that runs change the values that they had in the file.
-    """
-
-    owner: Any
-    entries: dict[str, EntryPoint] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
-    close: Callable[[], None] = lambda: None
+    owner: Any  # keeps the variables alive
+    entries: dict[str, EntryPoint] = field(default_factory=dict)  # by signature
+    problems: dict[str, str] = field(default_factory=dict)  # why a signature cannot be served
+    close: Callable[[], None] = lambda: None  # releases what the garbage collector does not
+    # give the variables that runs change the values that they had in the file
     restorers: list[Callable[[], None]] = field(default_factory=list)
 
 

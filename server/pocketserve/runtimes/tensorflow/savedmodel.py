@@ -130,13 +130,11 @@ def _v2_entry(tf: Any, function: Any) -> common.EntryPoint:
 def _sorted(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Sort by name, ``output_10`` after ``output_2``: TensorFlow's own order differs from process to process."""
 
-    def key(name: str) -> tuple[list[Any], str]:
-        parts: list[Any] = re.split("([0-9]+)", name)  # texts with digits between them
-        plain = (digits.lstrip("0") for digits in parts[1::2])
-        parts[1::2] = [(len(digits), digits) for digits in plain]
-        return parts, name
+    def key(name: str) -> list[tuple[int, str]]:
+        parts = enumerate(re.split("0*([0-9]+)", name))  # texts with numbers between them
+        return [(len(part) if at % 2 else 0, part) for at, part in parts]
 
-    return {name: tensors[name] for name in sorted(tensors, key=key)}
+    return {name: tensors[name] for name in sorted(tensors, key=lambda name: (key(name), name))}
 
 
 def _by_name(outputs: Any) -> Mapping[str, Any]:

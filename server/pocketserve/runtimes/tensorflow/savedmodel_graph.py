@@ -29,20 +29,13 @@ _Named = TypeVar("_Named", "Node", "Function")
 
 @dataclass(slots=True)
 class Node:
-    """A node of a graph.
-
-    Attributes:
-        ops: its operator; several only in a file that was made to deceive.
-        inputs: tensors as the graph writes them: ``name``, ``name:0``, ``name:output:0`` or ``^name``.
-        calls: functions that its attributes name.
-        shared_names: under which it shares what it holds with other nodes.
-    """
+    """A node of a graph."""
 
     name: str
-    ops: list[str]
-    inputs: list[str]
-    calls: list[str] = field(default_factory=list)
-    shared_names: list[str] = field(default_factory=list)
+    ops: list[str]  # its operator; several only in a file that was made to deceive
+    inputs: list[str]  # tensors as the graph writes them: ``name``, ``name:0``, ``name:output:0`` or ``^name``
+    calls: list[str] = field(default_factory=list)  # functions that its attributes name
+    shared_names: list[str] = field(default_factory=list)  # under which it shares what it holds with other nodes
 
 
 @dataclass(slots=True)
@@ -57,32 +50,21 @@ class Function:
 
 @dataclass(slots=True)
 class MetaGraph:
-    """A graph of a SavedModel with what the loaders do with it.
+    """A graph of a SavedModel with what the loaders do with it."""
 
-    Attributes:
-        tags: such as ``serve``.
-        signatures: tensors that are fed and fetched, by signature.
-        start_ops: nodes that a loader runs at once.
-        save_ops, restore_op: the nodes that write and read the variables.
-        checkpoint, assets: tensors that the loader feeds with the path of the variables, or of an asset.
-        kinds: per object of the object graph, whether it is an asset and nothing else.
-        captured: functions that the second loader revives -> the objects that they capture.
-        callees: functions that objects of the second loader call by name.
-    """
-
-    tags: list[str]
+    tags: list[str]  # such as ``serve``
     nodes: dict[str, Node]
     functions: dict[str, Function]
-    signatures: list[tuple[set[str], set[str]]]
-    start_ops: set[str]
-    save_ops: set[str]
-    restore_op: set[str]
-    checkpoint: str
-    assets: set[str]
+    signatures: list[tuple[set[str], set[str]]]  # tensors that are fed and fetched
+    start_ops: set[str]  # nodes that a loader runs at once
+    save_ops: set[str]  # the nodes that write the variables
+    restore_op: set[str]  # the node that reads them
+    checkpoint: str  # the tensor that the loader feeds with their path
+    assets: set[str]  # those that it feeds with the path of an asset
     asset_files: list[str]
-    kinds: list[bool]
-    captured: dict[str, list[int]]
-    callees: set[str]
+    kinds: list[bool]  # per object of the object graph, whether it is an asset and nothing else
+    captured: dict[str, list[int]]  # functions that the second loader revives -> the objects that they capture
+    callees: set[str]  # functions that objects of the second loader call by name
 
 
 def read_meta_graphs(folder: Path) -> list[MetaGraph]:

@@ -43,11 +43,7 @@ def check_file(path: Path) -> tuple[int, bool]:
 
 
 def check_tflite_graphs(path: Path) -> bool:
-    """Check that graphs, tensors and weights lie inside the file; return whether the model keeps state.
-
-    Raises:
-        TensorFlowOperatorError: it has operators that only TensorFlow runs.
-    """
+    """Check operators, and that all parts lie inside the file; return whether the model keeps state."""
     with mapped(path) as data:
         return _check_parts(FlatBuffer(data, b"TFL3", BUDGET + len(data)).root(), len(data))
 

@@ -83,13 +83,11 @@ class TfliteSession:
     Attributes:
         inputs, outputs: specs of the main graph, their aliases being the names of its signature; or of the signature
             ``serving_default``, where that is another graph of the file.
-        signatures: specs by signature name.
-        device: ``cpu``, or the name of the delegate's library, with ``cpu`` if it left something of the main graph:
+        device: ``cpu``, or the delegate's library, with ``cpu`` if it left something of the main graph:
             ``libdelegate.so, cpu``. XNNPACK, which TFLite uses by itself, is the CPU. It follows the last run, since a
             delegate may take some sizes of free dimensions and not others.
-        memory_bytes: the file (its weights are mapped, so this is their upper bound) plus one copy of every
-            input and output of the main graph, free dimensions counted as 1. Intermediate results are not in
-            it: no package tells their size.
+        memory_bytes: the file (its weights are mapped, so this is their upper bound) and one copy of every input and
+            output, free dimensions counted as 1. Intermediate results are not in it: no package tells their size.
     """
 
     def __init__(self, opener: InterpreterOpener, runtime: str, file_bytes: int) -> None:

@@ -68,13 +68,9 @@ class _GraphTensor:
 
 
 class Pt2Session(ModuleSession):
-    """A loaded program.
+    """A loaded program."""
 
-    Attributes:
-        reset: see :class:`~pocketserve.runtimes.base.ResettableSession`; only there if runs change tensors of it.
-    """
-
-    reset: Callable[[], None]
+    reset: Callable[[], None]  # only there if runs change tensors of it
 
     def __init__(self, torch: Any, program: Any, threads: int) -> None:
         super().__init__(torch, threads, " (torch.export)")

@@ -55,13 +55,9 @@ RUNTIME = TorchScriptRuntime()
 
 
 class ScriptSession(ModuleSession):
-    """A loaded program.
+    """A loaded program."""
 
-    Attributes:
-        reset: see :class:`~pocketserve.runtimes.base.ResettableSession`; only there if the program keeps state.
-    """
-
-    reset: Callable[[], None]
+    reset: Callable[[], None]  # only there if the program keeps state
 
     def __init__(self, torch: Any, source: ModelSource) -> None:
         super().__init__(torch, source.threads, " (TorchScript)")

@@ -44,11 +44,7 @@ class Argument:
 
 
 class Parameters:
-    """A method's arguments (without ``self``): from inputs, from the manifest's fixed values, or by default.
-
-    Attributes:
-        inputs: what callers send, in the method's order.
-    """
+    """A method's arguments (without ``self``): from inputs, from the manifest's fixed values, or by default."""
 
     def __init__(self, torch: Any, arguments: Sequence[Argument], source: ModelSource) -> None:
         self._torch = torch
