@@ -19,8 +19,7 @@ from pocketserve.convert.tools.tflite_weights import convert
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.flatbuffer_tree import write_tree
 from pocketserve.runtimes.base import ModelSource
-from pocketserve.runtimes.tflite.archive import read_associated_files
-from pocketserve.runtimes.tflite.description import read_metadata
+from pocketserve.runtimes.tflite.description import read_associated_files, read_metadata
 from pocketserve.runtimes.tflite.session import RUNTIME
 from pocketserve.tensors import Array
 

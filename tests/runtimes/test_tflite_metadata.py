@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.zip_archives import MAX_DIRECTORY_BYTES
 from pocketserve.runtimes import metadata as md
-from pocketserve.runtimes.tflite import archive as tflite_archive
 from pocketserve.runtimes.tflite import description as tflite_description
 from pocketserve.runtimes.tflite.check import TensorFlowOperatorError, check_tflite_graphs
 from pocketserve.tasks.labels import labels_of_tensor
@@ -91,12 +90,12 @@ def test_a_model_without_metadata():
 
 
 def read_file(path: Path, name: str, limit: int = 8 << 20) -> bytes:
-    return tflite_archive.read_associated_files(path, [name], limit)[0]
+    return tflite_description.read_associated_files(path, [name], limit)[0]
 
 
 def labels_of(path: Path, tensor: md.TensorMetadata, language: str | None = None) -> Sequence[str]:
     """The labels of an output, as tasks read them."""
-    read = functools.partial(tflite_archive.read_associated_files, path)
+    read = functools.partial(tflite_description.read_associated_files, path)
     return labels_of_tensor(tensor, read).in_language(language)
 
 

@@ -22,7 +22,7 @@ FORMATS = (
         own_threads=True,
         code_options=("delegate", "delegate_options"),
         metadata=late(f"{__name__}.description.read_metadata"),
-        associated_files=late(f"{__name__}.archive.read_associated_files"),
-        properties=late(f"{__name__}.archive.read_properties"),
+        associated_files=late(f"{__name__}.description.read_associated_files"),
+        properties=late(f"{__name__}.description.read_properties"),
     ),
 )

@@ -1,12 +1,15 @@
 """Reads the metadata inside a ``.tflite`` file: a FlatBuffer within the model's, its entry ``TFLITE_METADATA``.
 
+The files that it names, such as labels, are members of a zip archive that is appended to the model.
+
 Field numbers are those of ``metadata_schema.fbs`` 1.5.0 (TensorFlow Lite Support) and ``schema.fbs`` (Model). Fields
 that nothing needs are not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pocketserve.formats import DamagedFileError, mapped
@@ -16,12 +19,46 @@ from pocketserve.runtimes import metadata
 MAX_METADATA_BYTES = 1 << 20
 """Size of the metadata without the files. The largest in the wild are some kilobytes."""
 
+MAX_PROPERTIES_BYTES = 4 * 2**20
+
 
 def read_metadata(path: Path) -> metadata.ModelMetadata | None:
     """Return the metadata inside a model file, or None where there is none."""
     with mapped(path) as data:
         content = _find_metadata(FlatBuffer(data, b"TFL3"))
         return None if content is None else _model_metadata(FlatBuffer(content, b"M001").root())
+
+
+def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:
+    """Return files out of the archive at the model's end, unpacked not more bytes together than the limit."""
+    from pocketserve.formats.zip_archives import BadZipError, members, read_member  # late: few files carry others
+
+    contents: list[bytes] = []
+    name = names[0]
+    try:
+        entries = {member.name: member for member in members(path, appended=True) if member.name in names}
+        for name in names:
+            if name not in entries:
+                raise DamagedFileError(f"{path.name} has no file {name!r} in it")
+            if entries[name].size > limit:
+                raise DamagedFileError(f"{name} in {path.name} has {entries[name].size} bytes, more than {limit}")
+            contents.append(read_member(path, entries[name], limit))
+            limit -= len(contents[-1])
+    except (BadZipError, OSError) as error:
+        raise DamagedFileError(f"{name!r} cannot be read from {path.name}: {error}") from error
+    return contents
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Return the ``metadata.json`` that Ultralytics puts into the archive, as texts; empty where there is none.
+
+    The values are in Python's notation, as in its ONNX files.
+    """
+    try:
+        content = json.loads(read_associated_files(path, ["metadata.json"], MAX_PROPERTIES_BYTES)[0])
+    except (DamagedFileError, ValueError, RecursionError):
+        return {}
+    return {name: str(value) for name, value in content.items()} if isinstance(content, dict) else {}
 
 
 def _find_metadata(model: FlatBuffer) -> bytes | None:
