@@ -14,14 +14,9 @@ from typing import TypeVar
 
 from pocketserve.formats import BoundedReader, DamagedFileError
 
-MAX_VECTOR = 1 << 20
-"""Elements of one vector: no description in the wild comes near it."""
-
-MAX_STRING_BYTES = 1 << 18
-"""A description may hold a whole text; this is a long one."""
-
-BUDGET = 200_000
-"""Steps that reading one buffer may take; a field costs one, and long ones more."""
+MAX_VECTOR = 1 << 20  # elements of one vector: no description in the wild comes near it
+MAX_STRING_BYTES = 1 << 18  # a description may hold a whole text; this is a long one
+BUDGET = 200_000  # steps that reading one buffer may take; a field costs one, and long ones more
 
 _T = TypeVar("_T")
 

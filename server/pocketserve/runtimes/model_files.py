@@ -62,20 +62,16 @@ def regular_size(path: Path) -> int:
 
 def weight_file(model: Path, title: str, name: Any) -> tuple[Path, int]:
     """Return a file that a model names, and its size; it lies in the model's folder, once links are followed."""
-    target = (
-        Path(os.path.realpath(model.parent / name)) if isinstance(name, str) and not _NOT_BELOW.search(name) else None
-    )
     fault = "is not a file inside its folder; save the model again with its weights beside it"
-    if target is not None and target.is_relative_to(os.path.realpath(model.parent)):
-        try:
-            return target, regular_size(target)
-        except OSError:
-            there = os.path.lexists(target)
-            fault = (
-                "cannot be read; copy that file again"
-                if there
-                else "is not there; copy that file into the model's folder"
-            )
+    if isinstance(name, str) and not _NOT_BELOW.search(name):
+        target = Path(os.path.realpath(model.parent / name))
+        if target.is_relative_to(os.path.realpath(model.parent)):
+            try:
+                return target, regular_size(target)
+            except OSError:
+                fault = "cannot be read; copy that file again"
+                if not os.path.lexists(target):
+                    fault = "is not there; copy that file into the model's folder"
     raise ModelLoadError(f"{title} keeps weights in {name!r:.200}, which {fault}")
 
 

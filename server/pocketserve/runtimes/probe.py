@@ -8,8 +8,7 @@ from typing import NamedTuple
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tensors import Array, TensorSpec, zeros
 
-_SIZES = (1, 3)
-"""Free dimensions of the runs: what differs between them depends on the caller."""
+_SIZES = (1, 3)  # free dimensions of the runs: what differs between them depends on the caller
 
 
 class Probe(NamedTuple):

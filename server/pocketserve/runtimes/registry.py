@@ -31,8 +31,7 @@ FRAMEWORKS: tuple[Requirement, ...] = tuple(dict.fromkeys(f for format in FORMAT
 
 MARKERS = {format.marker: format for format in FORMATS if format.marker is not None}
 
-_PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
-"""What PyTorch saved before 1.6."""
+_PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # what PyTorch saved before 1.6
 
 
 def format_named(name: str) -> ModelFormat | None:

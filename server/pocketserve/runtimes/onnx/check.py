@@ -23,8 +23,7 @@ from pocketserve.runtimes.model_files import failed_download, file_errors, regul
 
 from .operators import OperatorName
 
-BUDGET = 5_000_000
-"""Fields that are read one by one: a forest of trees as ONNX has about one million."""
+BUDGET = 5_000_000  # fields that are read one by one: a forest of trees as ONNX has about one million
 
 # Messages inside messages, and bytes of one: protobuf's own limits.
 MAX_DEPTH = 100

@@ -61,7 +61,6 @@ class OnnxRuntime:
 
 
 RUNTIME = OnnxRuntime()
-"""The runtime of the format ``onnx``."""
 
 
 class OnnxSession:
@@ -122,19 +121,14 @@ class OnnxSession:
     def _call(self, arrays: Mapping[str, Array]) -> Sequence[Any]:
         """Run natively; return values in the order of the outputs."""
         try:
-            if self._by_value:
-                feeds = {name: self._value(array, self._inputs[name]) for name, array in arrays.items()}
-                values = self._native.run_with_ort_values(list(self._outputs), feeds)
-                # An output that is an input handed through shares its memory here.
-                return [
-                    _bits(value) if "bfloat16" in value.data_type() else np.array(value.numpy()) for value in values
-                ]
             feeds = {
-                name: self._value(array, spec) if spec.datatype == "BF16" else array
+                name: self._value(array, spec) if self._by_value or spec.datatype == "BF16" else array
                 for (name, array), spec in zip(arrays.items(), self._inputs.values(), strict=True)
             }
-            results: Sequence[Any] = self._native.run(list(self._outputs), feeds)
-            return results
+            run = self._native.run_with_ort_values if self._by_value else self._native.run
+            values: Sequence[Any] = run(list(self._outputs), feeds)
+            # As OrtValues, an output that is an input handed through shares its memory.
+            return [_copied(value) for value in values] if self._by_value else values
         except UnicodeDecodeError as error:  # also a ValueError, but no fault of the request
             raise RuntimeError("an output string of the model is not UTF-8") from error
         except Exception as error:
@@ -172,8 +166,10 @@ def _prepared(array: Array, spec: TensorSpec) -> Array:
     return object_array(items).reshape(array.shape)
 
 
-def _bits(value: Any) -> Array:
-    """Return a copy of a bfloat16 OrtValue's elements as uint16."""
+def _copied(value: Any) -> Array:
+    """Return a copy of an OrtValue's elements; those of bfloat16 as uint16."""
+    if "bfloat16" not in value.data_type():
+        return np.array(value.numpy())
     shape = tuple(value.shape())
     size = math.prod(shape) * 2
     raw = ctypes.string_at(value.data_ptr(), size) if size else b""

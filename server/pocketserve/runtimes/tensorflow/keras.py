@@ -61,7 +61,6 @@ class KerasRuntime:
 
 
 RUNTIME = KerasRuntime()
-"""The runtime of the format ``keras``."""
 
 
 def _entry(tf: Any, model: Any, specs: Mapping[str, Any], function: Any) -> common.EntryPoint:

@@ -60,7 +60,6 @@ class SavedModelRuntime:
 
 
 RUNTIME = SavedModelRuntime()
-"""The runtime of the format ``savedmodel``."""
 
 
 def _checked_graphs(folder: Path, source: ModelSource) -> list[MetaGraph]:

@@ -18,8 +18,7 @@ from pocketserve.formats.protobuf import ProtobufReader, Span
 BUDGET = 20_000_000
 """Fields of one file that are read: twenty times what a graph of 50,000 nodes has, and at most half a minute."""
 
-MAX_DEPTH = 30
-"""How deeply attributes may nest; functions that are handed functions need two or three levels."""
+MAX_DEPTH = 30  # how deeply attributes may nest; functions that are handed functions need two or three levels
 
 INIT_SIGNATURE = "__saved_model_init_op"
 _ASSET = 5

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_files import file_errors, weight_file
 
-MAX_MODEL_JSON_BYTES = 64 * 2**20
-"""The graph without its weights; the largest in the wild have a few megabytes."""
+MAX_MODEL_JSON_BYTES = 64 * 2**20  # the graph without its weights; the largest in the wild have a few megabytes
 _STORED_BYTES = {"float32": 4, "int32": 4, "bool": 1, "complex64": 8, "uint8": 1, "uint16": 2, "float16": 2}
 
 

@@ -206,5 +206,4 @@ def _read_arrays(entries: Sequence[Mapping[str, Any]], data: bytearray) -> list[
     return arrays
 
 
-RUNTIME = TfjsRuntime()
-"""The runtime of the format ``tfjs``; all its models share one process."""
+RUNTIME = TfjsRuntime()  # all its models share one process

@@ -249,7 +249,6 @@ class TfliteSession:
 
 
 RUNTIME = TfliteRuntime()
-"""The runtime of the format ``tflite``."""
 
 
 class StatefulTfliteSession(TfliteSession):

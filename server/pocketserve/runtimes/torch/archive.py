@@ -23,11 +23,8 @@ from pocketserve.runtimes.torch.operators import CLASSES, NATIVE
 MAX_TEXT_BYTES = 64 * 1024 * 1024
 """One source file or pickle of an archive; the largest known ones have a few megabytes."""
 
-MAX_PIECES = 1_000_000
-"""Lines of an archive's debug records; the largest known ones have some ten thousand."""
-
-MAX_NAME = 400
-"""Letters of a member's name: PyTorch lists longer ones cut, but finds them."""
+MAX_PIECES = 1_000_000  # lines of an archive's debug records; the largest known ones have some ten thousand
+MAX_NAME = 400  # letters of a member's name: PyTorch lists longer ones cut, but finds them
 
 _ITEM_BYTES = {
     "Byte": 1, "Char": 1, "Bool": 1, "QInt8": 1, "QUInt8": 1, "Half": 2, "BFloat16": 2, "Short": 2, "Int": 4,

@@ -112,8 +112,7 @@ def plain_tensor(torch: Any, tensor: Any) -> Any:
     return tensor.resolve_neg().resolve_conj().contiguous()
 
 
-_PROBE_SIZES = (1, 16, 64, 256)
-"""Free dimensions of a first run: a window of a convolution may be larger than 1."""
+_PROBE_SIZES = (1, 16, 64, 256)  # free dimensions of a first run: a window of a convolution may be larger than 1
 
 
 class FirstRunError(ModelLoadError):

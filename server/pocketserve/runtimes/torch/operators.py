@@ -10,8 +10,7 @@ import functools
 
 from pocketserve.runtimes.name_lists import read_names
 
-NATIVE = "__torch__.torch.classes."
-"""What the names of classes written in C++ begin with."""
+NATIVE = "__torch__.torch.classes."  # what the names of classes written in C++ begin with
 
 _QUANTIZED = (f"quantized.{kind}PackedParamsBase" for kind in ("Linear", "Conv2d", "Conv3d", "Embedding"))
 CLASSES = frozenset(NATIVE + name for name in (*_QUANTIZED, "rnn.CellParamsBase"))

@@ -16,8 +16,7 @@ from typing import Any
 
 from pocketserve.formats.zip_archives import BadZipError, members, read_member
 
-MAX_GRAPH_BYTES = 256 * 1024 * 1024
-"""The description of a program; one of a thousand operators has a megabyte."""
+MAX_GRAPH_BYTES = 256 * 1024 * 1024  # the description of a program; one of a thousand operators has a megabyte
 
 MAX_CLASSES = 100
 

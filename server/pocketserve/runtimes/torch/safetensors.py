@@ -19,11 +19,8 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, strict_json
 
-MAX_HEADER_BYTES = 100_000_000
-"""The bound that the format's own library sets."""
-
-MAX_DIMENSIONS = 64
-"""As many as NumPy has."""
+MAX_HEADER_BYTES = 100_000_000  # the bound that the format's own library sets
+MAX_DIMENSIONS = 64  # as many as NumPy has
 
 DTYPES = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
