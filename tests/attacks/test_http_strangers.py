@@ -13,7 +13,7 @@ import pytest
 from conftest import MODELS, Server, StartServer
 from http_running import LONG, WAIT_S, ModelHandle, Start, ask, http_servers, is_closed, send, until
 from pocketserve.transports.http.connections import HttpTimeouts
-from pocketserve.transports.http.server import MAX_STRANGERS
+from pocketserve.transports.http.server import MAX_UNAUTHENTICATED
 
 PATIENT = HttpTimeouts(LONG, LONG, LONG, LONG)
 HEALTH = b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -75,22 +75,22 @@ def test_strangers_that_are_answered_give_way(start: Start) -> None:
         until(lambda: len(running.asked) == 4)
         honest = stack.enter_context(running.connect())
         send(honest, "/")
-        until(lambda: any(channel.proven for channel in running.channels))
+        until(lambda: any(channel.authenticated for channel in running.channels))
         assert len(running.channels) <= 4
         running.release.set()
         assert honest.recv(65536).endswith(b"hello")
 
 
 def test_strangers_never_have_more_places_than_theirs(start: Start) -> None:
-    running = start(PATIENT, maximum=MAX_STRANGERS + 8)
+    running = start(PATIENT, maximum=MAX_UNAUTHENTICATED + 8)
     with ExitStack() as stack:
         friend = stack.enter_context(running.connect())
         assert ask(friend).endswith(b"hello")
-        for _ in range(MAX_STRANGERS + 40):
+        for _ in range(MAX_UNAUTHENTICATED + 40):
             stack.enter_context(running.connect())
         with running.connect() as honest:
             assert ask(honest).endswith(b"hello")
-            assert sum(not channel.proven for channel in running.channels) <= MAX_STRANGERS
+            assert sum(not channel.authenticated for channel in running.channels) <= MAX_UNAUTHENTICATED
         assert ask(friend).endswith(b"hello")
 
 

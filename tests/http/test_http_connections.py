@@ -70,7 +70,7 @@ def test_an_upload_with_the_token_is_no_stranger(start):
     with running.connect() as connection, running.connect() as stranger:
         head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 2\r\n\r\n"
         connection.sendall(head.encode() + b"x")
-        until(lambda: any(channel.proven for channel in running.channels))
+        until(lambda: any(channel.authenticated for channel in running.channels))
         running.hurry(HttpTimeouts(SHORT, LONG, LONG))
         assert is_closed(stranger)
         connection.sendall(b"y")

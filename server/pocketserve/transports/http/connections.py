@@ -1,8 +1,8 @@
 """waitress's connections with deadlines and limits.
 
 A neighbour that opens connections and says nothing, or asks and never reads, must not keep others out, hold a thread,
-or hold more memory than one answer and :data:`MAX_UNREAD`. A stranger, who has not shown the token, gets one answer
-for a connection and gives way to newcomers at any time (``docs/adr/0030-strangers.md``).
+or hold more memory than one answer and :data:`MAX_UNREAD`. A client that has not shown the token gets one answer for a
+connection, and is evicted for new ones at any time (``docs/adr/0030-strangers.md``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RESET = struct.pack("ii", 1, 0)
 class HttpTimeouts(NamedTuple):
     """Seconds after which a connection is closed."""
 
-    stranger: float = 10.0  # without the token, since it was opened or answered last; bytes alone win no time
+    unauthenticated: float = 10.0  # without the token, since it was opened or answered last; bytes alone win no time
     idle: float = 120.0  # with the token, since something was sent or answered last
     reader: float = 10.0  # with answers that the client does not take
     lingering: float = 5.0  # after the last answer, while a refused body is still coming
@@ -48,14 +48,14 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """A connection that knows when it is to be closed.
 
     Attributes:
-        proven: a request carried the token.
+        authenticated: a request carried the token.
         lingering: the last answer was sent, and what still comes is thrown away until the client ends.
     """
 
     server: HttpServer
     requests: list[Parser]
     parser_class, task_class, error_task_class = Parser, HttpTask, JsonErrorTask
-    proven = lingering = False
+    authenticated = lingering = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._quiet_since = time.monotonic()
@@ -70,9 +70,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return bool(self.requests) or self.total_outbufs_len > 0
 
     @property
-    def gives_way(self) -> bool:
-        """Return whether a newcomer may have its place."""
-        return not (self.proven and self.busy)
+    def evictable(self) -> bool:
+        """Return whether it may be closed for a new one."""
+        return not (self.authenticated and self.busy)
 
     @property
     def has_unread_input(self) -> bool:
@@ -88,12 +88,12 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             return self._quiet_since + timeouts.lingering
         if self.requests:
             return math.inf
-        return self._quiet_since + (timeouts.idle if self.proven else timeouts.stranger)
+        return self._quiet_since + (timeouts.idle if self.authenticated else timeouts.unauthenticated)
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, float]:
-        """Order who gives way first: refused, idle strangers, busy strangers, others; the longest quiet first."""
-        return self.proven, not self.lingering, self.busy, self._quiet_since
+    def eviction_order(self) -> tuple[bool, bool, bool, float]:
+        """Order evictions: refused, idle and then busy without the token, others; the longest quiet first."""
+        return self.authenticated, not self.lingering, self.busy, self._quiet_since
 
     def _has_input(self) -> bool:
         try:
@@ -140,7 +140,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def may_begin(self) -> bool:
         """Return whether the next request may begin; if not, it is begun when the client has read."""
-        self.proven = self.proven or self.requests[0].trusted
+        self.authenticated = self.authenticated or self.requests[0].trusted
         with self.outbuf_lock:
             self._parked = self.total_outbufs_len > MAX_UNREAD
             return not self._parked
@@ -194,8 +194,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def received(self, data: bytes | InPlaceData) -> bool:
         complete: bool = super().received(data)
         request: Parser | None = self.request  # whose body is still coming
-        self.proven = self.proven or (request is not None and request.trusted)
-        if self.proven:
+        self.authenticated = self.authenticated or (request is not None and request.trusted)
+        if self.authenticated:
             self._quiet_since = time.monotonic()
         return complete
 

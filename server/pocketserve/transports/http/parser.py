@@ -1,7 +1,7 @@
-"""waitress's parser, stricter: what can be read in two ways is refused, and strangers send little.
+"""waitress's parser, stricter: what can be read in two ways is refused, and little is taken without the token.
 
-A stranger sends a request without the token. It gets one answer for one connection, sends no more than
-:data:`MAX_STRANGERS_BODY`, and nothing that it sends behind its request is parsed.
+A client that sends a request without it gets one answer for one connection, sends a body of no more than
+:data:`MAX_UNAUTHENTICATED_BODY`, and nothing that it sends behind its request is parsed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pocketserve_wire import ApiError
 if TYPE_CHECKING:
     from pocketserve.transports.http.chunked import ChunkedBody
 
-MAX_STRANGERS_BODY: Final = 4096  # bytes of a body without the token: the messages of pairing have a seventh of it
+MAX_UNAUTHENTICATED_BODY: Final = (
+    4096  # bytes of a body without the token: the messages of pairing have a seventh of it
+)
 TLS_HANDSHAKE: Final = b"\x16"  # first byte of every TLS connection (RFC 8446, section 5.1)
 _TRANSFER_ENCODING = re.compile(rb"^transfer-encoding:(.*)$", re.IGNORECASE | re.MULTILINE)
 
@@ -105,9 +107,9 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
             self.headers["CONNECTION"] = next((option for option in ("close", "keep-alive") if option in options), "")
 
     def _restrict(self, error: ApiError) -> None:
-        """Give a stranger its answer and no more."""
+        """Give a client without the token its answer and no more."""
         self.headers["CONNECTION"] = "close"
-        if not self.chunked and self.content_length <= MAX_STRANGERS_BODY:
+        if not self.chunked and self.content_length <= MAX_UNAUTHENTICATED_BODY:
             return
         self.refusal = error
         try:

@@ -25,8 +25,8 @@ from pocketserve_wire import limits
 
 SHARE: Final = 0.6  # of the files that may be open for connections, the part for HTTP; the rest is the socket's
 RESCAN_S: Final = 1.0  # how often all connections are checked while there is traffic
-MAX_STRANGERS: Final = 128  # connections of strangers: their headers and bodies take at most 36 KiB each
-ACCEPTS: Final = MAX_STRANGERS // 2  # newcomers between two readings: each is read before it may have to go
+MAX_UNAUTHENTICATED: Final = 128  # connections without the token: their headers and bodies take at most 36 KiB each
+ACCEPTS: Final = MAX_UNAUTHENTICATED // 2  # connections between two readings: each is read before it may be evicted
 ACCEPT_AGAIN_S: Final = 1.0  # how long nobody is taken in after the system had no descriptor left
 
 log = logging.getLogger(__name__)
@@ -129,34 +129,35 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         return sum(channel.total_outbufs_len for channel in list(self.active_channels.values()))
 
     def readable(self) -> bool:
-        """Return whether a newcomer would be taken in: there is room, or somebody to give way."""
+        """Return whether a new connection would be accepted: there is room, or one to evict."""
         if not self.accepting or time.monotonic() < self._accept_at:
             return False
-        channels = self.active_channels
-        return len(channels) < min(self._max_connections, MAX_STRANGERS) or any(c.gives_way for c in channels.values())
+        channels = self.active_channels.values()
+        has_room = len(channels) < min(self._max_connections, MAX_UNAUTHENTICATED)
+        return has_room or any(channel.evictable for channel in channels)
 
     def handle_accept(self) -> None:
-        """Take in some newcomers, each for a free place or for somebody who gives way."""
+        """Accept some connections, each for a free place or for one that is evicted."""
         channels = list(self.active_channels.values())
-        strangers = [channel for channel in channels if not channel.proven]
-        free = max(0, min(self._max_connections - len(channels), MAX_STRANGERS - len(strangers)))
-        # One of those with the token only goes for a newcomer that nobody else makes room for.
-        accepts = ACCEPTS if strangers else min(ACCEPTS, free + 1)
-        candidates = sorted((c for c in strangers or channels if c.gives_way), key=attrgetter("rank"))
+        unauthenticated = [channel for channel in channels if not channel.authenticated]
+        free = max(0, min(self._max_connections - len(channels), MAX_UNAUTHENTICATED - len(unauthenticated)))
+        # One with the token is evicted only for one that nothing else makes room for.
+        accepts = ACCEPTS if unauthenticated else min(ACCEPTS, free + 1)
+        candidates = sorted((c for c in unauthenticated or channels if c.evictable), key=attrgetter("eviction_order"))
         silent = (channel for channel in candidates if not channel.has_unread_input)
-        leaving: list[Channel] = []
+        evicted: list[Channel] = []
         for place in range(accepts):
-            gives_way = next(silent, None) if place >= free else None
-            if (place >= free and gives_way is None) or not self._accept():
+            candidate = next(silent, None) if place >= free else None
+            if (place >= free and candidate is None) or not self._accept():
                 break
-            if gives_way is not None:
-                leaving.append(gives_way)
-        # Not before: a newcomer would get the descriptor, and with it an event that was meant for the other.
-        for channel in leaving:
+            if candidate is not None:
+                evicted.append(candidate)
+        # Not before: a new one would get the descriptor, and with it an event that was meant for the other.
+        for channel in evicted:
             channel.reset()
 
     def _accept(self) -> bool:
-        """Accept one newcomer; return whether there was one."""
+        """Accept one connection; return whether there was one."""
         try:
             accepted = self.accept()
         except OSError as error:
@@ -191,19 +192,13 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         """
         now = time.monotonic()
         if now >= min(self._scan_at, self._scanned + RESCAN_S):
-            self._scanned, self._scan_at = now, self._scan(now)
+            for channel in list(self.active_channels.values()):
+                if channel.deadline(self.timeouts) <= now:
+                    channel.reset()
+            deadlines = [channel.deadline(self.timeouts) for channel in list(self.active_channels.values())]
+            self._scanned, self._scan_at = now, min(deadlines, default=math.inf)
         else:
             self._scan_at = min(self._scan_at, self._scanned + min(self.timeouts))
         wake_at = min(self._scan_at, self._accept_at) if self._accept_at > now else self._scan_at
         # poll counts in milliseconds and cuts: one more, or it would return early and often.
         return None if wake_at == math.inf else max(0.0, wake_at - now) + 0.001
-
-    def _scan(self, now: float) -> float:
-        nearest = math.inf
-        for channel in list(self.active_channels.values()):
-            deadline = channel.deadline(self.timeouts)
-            if deadline <= now:
-                channel.reset()
-            else:
-                nearest = min(nearest, deadline)
-        return nearest
