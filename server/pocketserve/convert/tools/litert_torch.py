@@ -66,9 +66,9 @@ def _exportable(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return TS2EPConverter(module, args, kwargs).convert().module()
 
 
-def _names(request: ConversionRequest, named: bool) -> tuple[dict[str, str], dict[str, str]]:
+def _names(request: ConversionRequest, by_name: bool) -> tuple[dict[str, str], dict[str, str]]:
     """Return the file's names of the source's inputs and outputs; the tool counts what it has no names for."""
-    inputs = {t.name: t.name if named else f"args_{at}" for at, t in enumerate(request.inputs)}
+    inputs = {t.name: t.name if by_name else f"args_{at}" for at, t in enumerate(request.inputs)}
     outputs = {tensor.name: f"output_{at}" for at, tensor in enumerate(request.outputs)}
     return inputs, outputs
 

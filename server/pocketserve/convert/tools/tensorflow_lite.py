@@ -1,0 +1,70 @@
+"""Keras and SavedModel to TFLite by TensorFlow's own converter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.tools.calibration import sample_inputs
+from pocketserve.convert.tools.tensorflow_model import FORMATS, SavedSignature, missing_operators, saved_signature
+
+CONVERTER = Converter(
+    name="tensorflow-lite",
+    sources=FORMATS,
+    kind="tflite",
+    module="tensorflow_lite",
+    quantize=("none", "fp16", "dynamic", "int8", "int16x8"),
+    environment="tensorflow",
+)
+
+
+def convert(request: ConversionRequest) -> ConversionOutcome:
+    """Write the model at ``request.output``; what goes in and comes out stays float32, and batches stay free.
+
+    Raises:
+        ConversionError: the tool refuses it; the sentence names the operator where the tool does.
+    """
+    import tensorflow as tf
+
+    with saved_signature(request) as source:
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(source.folder), signature_keys=[source.key])
+        _set_quantization(tf, converter, request, source)
+        try:
+            content = converter.convert()
+        except ConversionError:
+            raise
+        except Exception as error:  # also those of MLIR, which are no class of Python's
+            raise _refusal(request, error) from error
+    request.output.write_bytes(content)
+    options = {"quantize": request.quantize, "signature": source.key}
+    return ConversionOutcome("tensorflow", tf.__version__, options, source.inputs, source.outputs)
+
+
+def _set_quantization(tf: Any, converter: Any, request: ConversionRequest, source: SavedSignature) -> None:
+    if request.quantize == "none":
+        return
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if request.quantize == "fp16":
+        converter.target_spec.supported_types = [tf.float16]
+    if request.quantize not in ("int8", "int16x8"):
+        return
+    sets = tf.lite.OpsSet
+    whole = sets.TFLITE_BUILTINS_INT8
+    if request.quantize == "int16x8":
+        whole = sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+    converter.target_spec.supported_ops = [whole]
+
+    def samples() -> Iterator[dict[str, Any]]:
+        for sample in sample_inputs(request):
+            yield {source.inputs[name]: array for name, array in sample.items()}
+
+    converter.representative_dataset = samples
+
+
+def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
+    operators = ", ".join(missing_operators(error)[:3])
+    reason = f"TFLite has no operator for {operators}" if operators else " ".join(str(error).split())[:300]
+    nearest = "--to onnx" if request.quantize == "none" else "--to tflite --quantize dynamic, or --to onnx"
+    message = f"TensorFlow cannot convert {request.source.name} with --quantize {request.quantize}: {reason}"
+    return ConversionError(message, detail=str(error), nearest=nearest)
