@@ -90,7 +90,8 @@ _TABLE = (
     Environment(
         "tensorflowjs",
         "Keras and SavedModel to TensorFlow.js",
-        ("tensorflowjs==4.22.0", "tensorflow==2.19.0", "tf_keras==2.19.0", "numpy==2.1.3"),
+        # Newer files of ydf, which the tool brings, want a newer protobuf than this TensorFlow has.
+        ("tensorflowjs==4.22.0", "tensorflow==2.19.0", "tf_keras==2.19.0", "ydf==0.12.0", "numpy==2.1.3"),
         3090 * _MB,
         5,
         newest=(3, 12),

@@ -12,6 +12,9 @@ TOOLS: tuple[str, ...] = (
     "ai_edge_quantizer",
     "litert_torch",
     "pytorch",
+    "tensorflow_lite",
+    "tf2onnx",
+    "tensorflowjs",
 )
 """Modules in ``tools``, each with ``CONVERTER`` (or ``CONVERTERS``). Of two for one path, the first is taken."""
 

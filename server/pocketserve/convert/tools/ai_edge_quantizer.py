@@ -5,6 +5,7 @@ Operators that it does not know stay in float32. So do inputs and outputs, and c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,14 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     return quantize_tflite(request, request.source)
 
 
-def quantize_tflite(request: ConversionRequest, source: Path) -> ConversionOutcome:
-    """Quantise a TFLite file, which may be a step on the way from ``request.source``, into ``request.output``.
+def quantize_tflite(
+    request: ConversionRequest, source: Path, names: Mapping[str, str] | None = None
+) -> ConversionOutcome:
+    """Quantise a TFLite file into ``request.output``.
+
+    Args:
+        source: the file, which may be a step on the way from ``request.source``.
+        names: the callers' names of inputs -> those of the file's signature; without them, its inputs are in order.
 
     Raises:
         ConversionError: as :func:`convert`.
@@ -49,7 +56,7 @@ def quantize_tflite(request: ConversionRequest, source: Path) -> ConversionOutco
     prepared = request.output.with_name(f"{request.output.name}.float")
     prepared.write_bytes(original.pack())
     try:
-        content = _quantized(prepared, request, original)
+        content = _quantized(prepared, request, original, names)
     finally:
         prepared.unlink()
     model = _Model(content)
@@ -64,7 +71,7 @@ def quantize_tflite(request: ConversionRequest, source: Path) -> ConversionOutco
     return ConversionOutcome(CONVERTER.name, version("ai-edge-quantizer"), {"recipe": recipe})
 
 
-def _quantized(prepared: Path, request: ConversionRequest, original: _Model) -> bytes:
+def _quantized(prepared: Path, request: ConversionRequest, original: _Model, names: Mapping[str, str] | None) -> bytes:
     from ai_edge_quantizer import algorithm_manager, qtyping, recipe
     from ai_edge_quantizer.quantizer import Quantizer
 
@@ -76,7 +83,7 @@ def _quantized(prepared: Path, request: ConversionRequest, original: _Model) -> 
     try:
         calibration = None
         if quantizer.need_calibration:
-            names = original.signature_names([tensor.name for tensor in request.inputs])
+            names = names or original.signature_names([tensor.name for tensor in request.inputs])
             samples = [{names[n]: array for n, array in sample.items()} for sample in sample_inputs(request)]
             calibration = _ranges(prepared, quantizer, {original.signature_key(): samples})
         return bytes(quantizer.quantize(calibration).quantized_model)

@@ -11,11 +11,11 @@ from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
 from pocketserve.convert.tools.ai_edge_quantizer import quantize_tflite
-from pocketserve.convert.tools.torch_module import FORMATS, load_torch_model
+from pocketserve.convert.tools.pytorch_source import load_pytorch
 
 CONVERTER = Converter(
     name="litert-torch",
-    sources=FORMATS,
+    sources=("torch", "pt2", "torchscript", "ptl"),
     kind="tflite",
     module="litert_torch",
     quantize=("none", "dynamic", "int8", "int16x8"),
@@ -34,43 +34,37 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         ConversionError: the tool refuses it; the sentence names the operator where the tool does.
     """
     import litert_torch
+    import torch
 
-    source = load_torch_model(request)
-    args, kwargs = source.arguments(request)
+    source = load_pytorch(torch, request)
+    values = tuple(e.value[:1] if e.shape[:1] == (-1,) else e.value for e in source.examples)
     try:
-        model = litert_torch.convert(_exportable(source.module, args, kwargs), args, kwargs)
+        model = litert_torch.convert(_exportable(torch, source.module, values), values)
     except Exception as error:  # any of PyTorch's, JAX's and MLIR's
         raise _refusal(request, error) from error
-    outcome = ConversionOutcome(CONVERTER.name, version("litert-torch"), {}, *_names(request, bool(kwargs)))
+    inputs = {example.name: f"args_{at}" for at, example in enumerate(source.examples)}
+    outputs = {tensor.name: f"output_{at}" for at, tensor in enumerate(request.outputs)}
+    tool = version("litert-torch")
     if request.quantize == "none":
         model.export(str(request.output))
-        return outcome
+        return ConversionOutcome(CONVERTER.name, tool, inputs=inputs, outputs=outputs)
     plain = request.output.with_name(f"{request.output.name}.plain")
     try:
         model.export(str(plain))
-        quantized = quantize_tflite(request, plain)
+        quantized = quantize_tflite(request, plain, inputs)
     finally:
         plain.unlink(missing_ok=True)
-    tool = f"{CONVERTER.name} {outcome.version}, {quantized.tool}"
-    return ConversionOutcome(tool, quantized.version, quantized.options, outcome.inputs, outcome.outputs)
+    options = {**quantized.options, quantized.tool: quantized.version}
+    return ConversionOutcome(CONVERTER.name, tool, options, inputs, outputs)
 
 
-def _exportable(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _exportable(torch: Any, module: Any, values: tuple[Any, ...]) -> Any:
     """Return a module that can be exported: a scripted one is not, but the graph of its operators is."""
-    import torch
-
     if not isinstance(module, torch.jit.ScriptModule):
         return module
     from torch._export.converter import TS2EPConverter
 
-    return TS2EPConverter(module, args, kwargs).convert().module()
-
-
-def _names(request: ConversionRequest, by_name: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the file's names of the source's inputs and outputs; the tool counts what it has no names for."""
-    inputs = {t.name: t.name if by_name else f"args_{at}" for at, t in enumerate(request.inputs)}
-    outputs = {tensor.name: f"output_{at}" for at, tensor in enumerate(request.outputs)}
-    return inputs, outputs
+    return TS2EPConverter(module, values).convert().module()
 
 
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:

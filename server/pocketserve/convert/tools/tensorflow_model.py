@@ -1,4 +1,4 @@
-"""Keras models and SavedModels as one thing: a SavedModel with a signature, from which all of TensorFlow's tools convert."""
+"""Keras models and SavedModels alike: a SavedModel with a signature, from which all of TensorFlow's tools convert."""
 
 from __future__ import annotations
 

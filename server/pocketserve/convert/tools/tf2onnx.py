@@ -44,7 +44,7 @@ class _Log:
         self.lines: list[str] = []
 
         class Handler(logging.Handler):
-            def emit(_, record: logging.LogRecord) -> None:  # noqa: N805
+            def emit(_, record: logging.LogRecord) -> None:
                 self.lines.append(record.getMessage())
 
         logging.getLogger("tf2onnx").addHandler(Handler(logging.ERROR))
