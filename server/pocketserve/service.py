@@ -26,10 +26,10 @@ from pocketserve.inference.call import Done, InferenceCall, RawPayload
 from pocketserve.inference.request import InferenceRequest
 from pocketserve.messages import plural
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
-from pocketserve.repository.file_faults import file_fault
 from pocketserve.repository.repository import READ_AGAIN, Repository
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.snapshots import SnapshotStore
+from pocketserve.repository.unsupported_files import file_fault
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.state.unloaded import UnloadedModels

@@ -13,8 +13,8 @@ import pytest
 
 from places import MODELS
 from pocketserve.config import load_config
-from pocketserve.repository.file_faults import file_fault
 from pocketserve.repository.scan import scan
+from pocketserve.repository.unsupported_files import file_fault
 from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.registry import FORMATS, missing_framework
 from pocketserve.service import ModelStatus, Service

@@ -82,13 +82,7 @@ def _wait_for_content(path: Path) -> None:
 
 
 class Guard:
-    """Decides whether a request may pass, from its headers alone.
-
-    Args:
-        token: the expected token; None lets everybody in.
-        extra_hosts: further ``Host`` names that are accepted.
-        apps: the tokens of apps, which are accepted, too.
-    """
+    """Decides whether a request may pass, from its headers alone. None as token lets everybody in."""
 
     def __init__(self, token: str | None, extra_hosts: Iterable[str] = (), apps: AppTokens | None = None) -> None:
         self._apps = apps
@@ -106,13 +100,9 @@ class Guard:
             raise ApiError(ErrorCode.ORIGIN_REFUSED, "requests from web pages of another origin are refused")
 
     def check_token(self, authorization: str | None) -> str | None:
-        """Require a token, as ``Bearer TOKEN`` or as the password of ``Basic``.
+        """Require a token, as ``Bearer TOKEN`` or as the password of ``Basic``; UNAUTHORIZED does not tell the cause.
 
-        Returns:
-            The name of the app whose token it is; None for the installation's own.
-
-        Raises:
-            ApiError: UNAUTHORIZED, the same for every cause.
+        Return the name of the app whose token it is; None for the installation's own.
         """
         if self._token is None:
             return None

@@ -61,11 +61,7 @@ class PairingDesk:
         self._ended = "closed"
 
     def open(self) -> str:
-        """Open the desk, or open it anew with another code; return the code.
-
-        Raises:
-            ApiError: INVALID_REQUEST when there is no token to hand over.
-        """
+        """Open the desk, or open it anew with another code; return the code."""
         if self._token is None:
             raise ApiError(ErrorCode.INVALID_REQUEST, "this server asks for no token, so there is nothing to pair")
         import secrets  # late, as what follows: most servers never pair
@@ -101,11 +97,7 @@ class PairingDesk:
     def begin(self, client_public: bytes) -> tuple[bytes, bytes, bytes]:
         """Begin an exchange, which costs no try; of too many unfinished ones the oldest is dropped.
 
-        Returns:
-            The exchange's identifier, the salt and the server's public number.
-
-        Raises:
-            ApiError: PAIRING_CLOSED or INVALID_REQUEST.
+        Return its identifier, the salt and the server's public number, or raise PAIRING_CLOSED or INVALID_REQUEST.
         """
         with self._changed:
             opening = self._require_open()

@@ -24,12 +24,7 @@ class Bindings(NamedTuple):
 
 
 def bind_specs(actual: Sequence[TensorSpec], declared: Sequence[TensorSpec], direction: str) -> Bindings:
-    """Match a manifest's declarations with what the loaded model has.
-
-    Args:
-        actual: the session's specs.
-        declared: the manifest's, in any order; tensors that it leaves out keep their own names.
-        direction: "input" or "output", for messages.
+    """Match a manifest's declarations, in any order, with what the loaded model has; others keep their own names.
 
     Raises:
         ModelLoadError: a declaration fits no tensor of the model, or contradicts it.

@@ -42,10 +42,6 @@ ALARM_MARGIN_S = 5  # after its time limit, a trial whose server has gone ends i
 class TrialProcess:
     """A process that loads and runs one version, in a work folder of its own.
 
-    Args:
-        timeout: seconds from its start to its answer.
-        memory: resident bytes that it may take.
-
     Raises:
         ApiError: MODEL_NOT_READY, there is no room for the folder, or no process.
     """

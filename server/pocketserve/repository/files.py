@@ -88,11 +88,7 @@ def file_bytes(version: VersionEntry) -> int:
 
 
 def hash_files(files: Sequence[Path], base: Path) -> str:
-    """Return the SHA-256 of files: of a single one its own, of several that of the lines ``HASH  NAME``.
-
-    Args:
-        base: the folder to which names are relative.
-    """
+    """Return the SHA-256 of files: of one its own, of several that of the lines ``HASH  NAME``, relative to a base."""
     try:
         return combine_hashes([(sha256_of(path), path.relative_to(base)) for path in files])
     except OSError as error:

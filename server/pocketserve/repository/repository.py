@@ -39,8 +39,7 @@ class Repository:
 
         Calls that come while a scan is under way share the next one: a scan that has begun may miss what they know of.
 
-        Args:
-            loaded: models that stay as they were, with the problem added, where their manifest cannot be read any more.
+        Loaded models stay as they were, with the problem added, where their manifest cannot be read any more.
 
         Raises:
             ApiError: QUEUE_FULL, the scans in front of this one take too long.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pocketserve.repository.manifest import FILE_NAME, Manifest, VersionOptions, is_valid_name, read_manifest
 from pocketserve.repository.toml_table import ManifestError
 from pocketserve.repository.unsupported_files import advice, advice_for_content, advice_for_folder
+from pocketserve.runtimes.model_files import failed_download
 from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.registry import (
     FORMATS,
@@ -20,6 +21,7 @@ from pocketserve.runtimes.registry import (
     format_named,
     format_of_name,
 )
+from pocketserve_wire.files.plain_file import lies_in
 
 TRITON_CONFIG = "config.pbtxt"
 
@@ -269,10 +271,8 @@ def _holds_model(folder: Path) -> bool:
 
 
 def _problem_of(path: Path, root: Path) -> str | None:
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+    if not lies_in(path, root):
         return f"{path.name} is a link that leaves the models folder; copy the file into it"
-    from pocketserve.runtimes.model_files import failed_download  # late: most files are what they seem
-
     return failed_download(path) or advice_for_content(path)
 
 

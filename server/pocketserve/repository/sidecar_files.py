@@ -15,7 +15,7 @@ from typing import Final
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.model_format import Code
-from pocketserve_wire.files.plain_file import open_plain
+from pocketserve_wire.files.plain_file import lies_in, open_plain
 
 TASK_FILE: Final = "task.py"
 NAMES: Final = (
@@ -44,10 +44,10 @@ def folders_of(entry: ModelEntry, version: VersionEntry) -> Sequence[Path]:
 
 def sidecar_files(entry: ModelEntry, version: VersionEntry) -> list[Path]:
     """Return the sidecar files that are there, in a fixed order; no link leads out of the model's folder."""
-    names, root = names_for(entry.manifest), os.path.realpath(entry.folder)
+    names = names_for(entry.manifest)
     paths = (folder / name for folder in folders_of(entry, version) for name in names)
     # Unlike Path's, this isfile is false, not an error, where a folder may not be entered: a listing asks, too.
-    files = [path for path in paths if os.path.isfile(path) and Path(os.path.realpath(path)).is_relative_to(root)]
+    files = [path for path in paths if os.path.isfile(path) and lies_in(path, entry.folder)]
     code = [path.parent for path in files if path.name == TASK_FILE]
     code += [version.path.parent] if version.format.code is Code.MODULES else []
     return list(dict.fromkeys((*files, *(module for folder in code for module in code_files(folder)))))

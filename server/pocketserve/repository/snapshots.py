@@ -23,7 +23,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.state.folder_lock import WorkFolder, locked, sweep
 from pocketserve.state.permissions import make_private_folder
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.files.plain_file import open_plain
+from pocketserve_wire.files.plain_file import lies_in, open_plain
 
 _PREFIX = "pocketserve-snapshot-"
 FOLDER = "snapshots"
@@ -39,8 +39,7 @@ class Snapshot:
 
     Attributes:
         path: the version's file or folder under its own name; a file lies in a folder that is called as its own was.
-        digest: SHA-256 of the content, as :func:`~pocketserve.repository.files.content_digest` has it.
-        size: bytes of all files.
+        digest, size: of the content, as :func:`~pocketserve.repository.files.content_digest` has it, and in bytes.
     """
 
     def __init__(self, remove: Callable[[], None], path: Path, copies: Sequence[Path], digest: str, size: int) -> None:
@@ -62,22 +61,14 @@ class Snapshot:
 
 
 class SnapshotStore:
-    """Makes snapshots.
-
-    Args:
-        state_dir: where they lie; None takes the system's folder for temporary files, which is also taken where there
-            is no room in the state folder or it cannot be written to.
-    """
+    """Makes snapshots in the state folder; without one, or without room in it, in that for temporary files."""
 
     def __init__(self, state_dir: Path | None = None) -> None:
         self._folder = None if state_dir is None else state_dir / FOLDER
         self._swept = False
 
     def take(self, version: VersionEntry, folder: Path) -> Snapshot:
-        """Copy a version's files.
-
-        Args:
-            folder: the model's folder, which no link may leave.
+        """Copy a version's files; no link may leave the model's folder.
 
         Raises:
             ModelLoadError: a file cannot be read, or lies elsewhere.
@@ -149,10 +140,9 @@ def _fill(folder: Path, version: VersionEntry, files: Mapping[Path, Path], size:
 
 
 def _contained(path: Path, folder: Path) -> Path:
-    resolved = Path(os.path.realpath(path))  # unlike resolve, it takes a link that leads to itself
-    if not resolved.is_relative_to(os.path.realpath(folder)):
+    if not lies_in(path, folder):
         raise ModelLoadError(f"{path.name} is a link that leaves its folder; copy the file into it")
-    return resolved
+    return Path(os.path.realpath(path))  # unlike resolve, it takes a link that leads to itself
 
 
 def _copy(original: Path, target: Path) -> str:

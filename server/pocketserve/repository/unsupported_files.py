@@ -1,19 +1,28 @@
-"""Files and folders that are no model that can be served, known by name or content, and what helps.
+"""Files and folders that cannot be served as a model, known without opening one, and what helps.
 
 A file that is passed over in silence leaves its owner with an empty list of models and no reason.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Set
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pocketserve.runtimes.model_files import failed_download
 from pocketserve.runtimes.registry import MARKERS, content_of, format_of_name
 from pocketserve.runtimes.torch import NOT_MODELS
+from pocketserve_wire.files.plain_file import open_plain
+
+if TYPE_CHECKING:
+    from pocketserve.repository.scan import VersionEntry
 
 _ARCHIVE = "is an archive: unpack it, so that the model file or the model's folder lies in the models folder"
 _UNFINISHED = "is a download that has not finished: fetch the file again"
 _OTHER_FORMAT = "is of a format that is not served: export the model it was made from as ONNX or TFLite"
+_ZIP = (0, b"PK")
 _SUFFIXES = {
     "holds weights without a model: put it into a folder with a model.py that builds the model and a model.toml, or "
     "export the model as ONNX or TFLite": ".safetensors .ckpt",
@@ -52,11 +61,7 @@ _COMMON = (_ARCHIVE, _UNFINISHED)  # advice for what lies in many a folder that 
 
 
 def advice(file_name: str, beside: Set[str] = frozenset()) -> tuple[str, str] | None:
-    """Return a model's name for a bare file or folder that cannot be served, and why it cannot; None for other things.
-
-    Args:
-        beside: the names of all that lies in the same folder.
-    """
+    """Return a model's name for what cannot be served, by its own name and those beside it, and why; else None."""
     if file_name in MARKERS:
         return None
     end = next((end for end in _ADVICE if file_name.lower().endswith(end)), None)
@@ -97,3 +102,30 @@ def advice_for_folder(folder: str, names: Set[str]) -> str | None:
     reasons = (reason[1] for name in visible if (reason := advice(name, names)) is not None)
     text = next((text for text in reasons if not text.endswith(_COMMON)), None)
     return None if text is None else f"{folder}/{text}"
+
+
+def file_fault(version: VersionEntry) -> str | None:
+    """Return why a version's file, or the one that marks its folder, cannot be served; None where nothing shows.
+
+    Only its status and its first bytes are read; a scan keeps no fault, as the file may be mended at any time.
+    """
+    path, kind = version.path, version.format
+    if kind.marker is not None and path.is_dir():
+        path = path / kind.marker
+    if path.name == kind.marker and path.is_symlink():
+        return f"{path.name} is a link: copy the file itself into the folder"
+    if (words := failed_download(path)) is not None:
+        return words
+    try:
+        if not os.path.isfile(path):  # false for a link that leads to itself; a device is not even opened
+            raise FileNotFoundError(errno.ENOENT, "it is a link that leads nowhere, or no regular file")
+        with open_plain(path) as file:
+            head = file.read(8)
+    except OSError as error:
+        return f"{path.name} cannot be read ({error.strerror}): put a file there that this user may read"
+    if not head:
+        return f"{path.name} is empty: copy or download it again"
+    marks = (*kind.magic, _ZIP) if kind.zipped else kind.magic
+    if marks and not any(head[at:].startswith(mark) for at, mark in marks):
+        return f"{path.name} is no {kind.name} file: copy or export it again, or rename it after what it is"
+    return None

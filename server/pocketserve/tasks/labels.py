@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from pocketserve.repository.manifest import MAX_LANGUAGES
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
+from pocketserve_wire.files.plain_file import lies_in
 
 MAX_LABELS_BYTES = 8 * 2**20  # of all languages together; 21,000 class names have 600 kB
 MAX_LABELS = 1 << 20  # lines of all languages together
@@ -77,7 +77,7 @@ def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[
     contents: dict[str, bytes] = {}
     for name in dict.fromkeys(names):
         path = folder / name
-        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        if not lies_in(path, folder):
             raise ModelLoadError(f"model.toml: labels names {name}, a link that leaves the model's folder")
         try:
             contents[name] = facts.read_tried(path, MAX_LABELS_BYTES - sum(map(len, contents.values())))

@@ -1,4 +1,4 @@
-"""Opening small files that somebody else may have put there."""
+"""Opening files that somebody else may have put there."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def open_plain(path: Path) -> BufferedReader:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def lies_in(path: Path, folder: Path) -> bool:
+    """Return whether a path is below a folder once all links are followed."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def read_plain(path: Path, limit: int) -> bytes:

@@ -31,14 +31,7 @@ class Reading(NamedTuple):
 
 
 class Battery:
-    """The device's battery.
-
-    Args:
-        root: where ``/sys`` is; None is this device's.
-
-    Attributes:
-        program: what to ask where the files say nothing; None where it is not installed.
-    """
+    """The device's battery. ``program`` is what to ask where the files say nothing; None where it is not installed."""
 
     def __init__(self, root: Path | None = None, find_program: Callable[[str], str | None] | None = None) -> None:
         root = root or system.root()

@@ -37,13 +37,7 @@ END_S = 2.0
 
 
 def reasons_for(reading: Reading, before: frozenset[str], low_battery: float, hot_battery: float) -> frozenset[str]:
-    """Return why power is low.
-
-    Args:
-        before: the reasons so far; each ends some way beyond its limit only.
-        low_battery: percent; 0 is never low.
-        hot_battery: °C; 0 is never hot.
-    """
+    """Return why power is low. A reason so far ends some way beyond its limit only; a limit of 0 is never reached."""
     lowest = low_battery + (CHARGED_BY if BATTERY in before else 0.0)
     hottest = hot_battery - (COOLED_BY if HEAT in before else 0.0)
     reasons = set()
@@ -59,7 +53,6 @@ class PowerWatch:
 
     Args:
         mode: ``auto`` looks at the battery, ``on`` and ``off`` do as they say.
-        low_battery, hot_battery: limits, see :func:`reasons_for`.
         open_battery: finds the battery at the first look; None takes this device's.
 
     Attributes:

@@ -37,8 +37,7 @@ class ByteBudget:
     def hold(self, count: int, check: Callable[[], None]) -> Iterator[None]:
         """Hold bytes for as long as the block runs; a request that alone exceeds the budget takes all of it.
 
-        Args:
-            check: called before each wait; it raises once nobody wants the answer.
+        ``check`` is called before each wait, and raises once nobody wants the answer.
         """
         count = min(count, self.size)
         large = count >= memory.LARGE_BYTES

@@ -47,14 +47,10 @@ class ModelLoader:
     def open(
         self, record: VersionRecord, entry: ModelEntry, version: VersionEntry, deadline: float, users: int = 0
     ) -> ModelHandle | None:
-        """Load a version and publish it.
+        """Load a version, publish and return it; or return None if the engine was closed meanwhile.
 
         Args:
-            deadline: the clock's time at which waits end.
             users: how many hold it from the start. One that is held is not evicted for the next load at once.
-
-        Returns:
-            What was published; None if the engine was closed meanwhile.
 
         Raises:
             ApiError: why it cannot be loaded.

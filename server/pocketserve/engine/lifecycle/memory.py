@@ -59,9 +59,6 @@ def trimming(library: Any = None) -> Iterator[None]:
 
     glibc keeps up to 64 MiB at the end of each thread's heap, where its ``malloc_trim`` does not reach: those go as
     they are freed. Android's allocator has one call for all. Other C libraries have none.
-
-    Args:
-        library: the C library; the process's own by default.
     """
     trim_on_free(library)
     try:

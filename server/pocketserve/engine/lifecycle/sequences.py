@@ -156,8 +156,7 @@ class SequenceTable:
     def leave(self, step: SequenceStep, sequence: Sequence, entry: QueueEntry, *, failed: bool) -> None:
         """Note that a request has ended; the last one of a sequence closes it.
 
-        Args:
-            failed: the model had begun on it and failed: nobody knows the state that is left, so that is closed too.
+        So does one that failed after the model had begun on it: nobody knows the state that is left.
         """
         with self._lock:
             was_run = entry not in sequence.steps

@@ -30,9 +30,6 @@ def set_up(
 ) -> Setup:
     """Read metadata, labels and tokenizers, and choose the task.
 
-    Args:
-        source: what the session was opened from.
-
     Raises:
         ModelLoadError: the manifest, or a file beside the model, does not fit the model.
     """

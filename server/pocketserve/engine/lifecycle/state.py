@@ -77,11 +77,7 @@ class VersionRecord:
     statistics: VersionStatistics = field(default_factory=VersionStatistics)
 
     def apply(self, event: Event, error: ApiError | None = None) -> None:
-        """Change the state, or raise RuntimeError if that is not possible. Wants the table's lock.
-
-        Args:
-            error: why a load failed, for LOAD_FAILED and RELOAD_FAILED.
-        """
+        """Change the state, or raise RuntimeError if that is not possible; keep why a load failed. Wants the lock."""
         deferred = self.state is State.LOADING and event is Event.LOAD_DEFERRED
         state = self.before if deferred else TRANSITIONS.get((self.state, event))
         if state is None:

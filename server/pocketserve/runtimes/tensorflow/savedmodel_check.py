@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.runtimes.name_lists import read_names
+from pocketserve_wire.files.plain_file import lies_in
 
 from .savedmodel_graph import Function, MetaGraph, Node, node_name
 
@@ -67,9 +68,8 @@ def check_files(folder: Path, graphs: Iterable[MetaGraph]) -> None:
             raise ForbiddenError(f"its asset {name!r:.80} lies outside the model's folder")
         if not os.path.isfile(folder / "assets" / name):  # false, too, for a name that no file can have
             raise DamagedFileError(f"assets/{name:.80} is missing")
-    root = os.path.realpath(folder)
     for path in folder.rglob("*"):
-        if not Path(os.path.realpath(path)).is_relative_to(root):
+        if not lies_in(path, folder):
             raise ForbiddenError(f"{path.relative_to(folder)} is a link that leaves the model's folder")
     _check_shards(folder / "variables")
 
