@@ -28,9 +28,8 @@ LARGE, NORMAL, SMALL = 52, 36, 32
 PAPER, INK, FAINT, GRID = (255, 255, 255), (25, 25, 25), (95, 95, 95), (218, 218, 218)
 SILENCE, BAND = (222, 222, 222), (240, 240, 240)
 PALETTE = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (230, 159, 0), (86, 180, 233), (0, 0, 0))
+# Disc, square, triangle and diamond as regular polygons: corners, degrees of rotation, radius beside the disc's.
 SHAPES = ((32, 0, 1.0), (4, 0, 1.25), (3, 0, 1.35), (4, 45, 1.3))
-"""Disc, square, triangle and diamond as regular polygons: corners, degrees of rotation, radius beside the disc's."""
-
 STEPS_S = (1, 2, 5, 10, 30, 60, 300, 600)
 FASTEST_MS, SLOWEST_MS = 0.1, 100_000.0
 

@@ -34,13 +34,9 @@ COMMANDS = (
     "simulate",
     "demo",
 )
-ELSEWHERE = {"simulate": "pocketserve_simulate.cli"}
-"""Modules of the commands that are not in ``pocketserve.cli.commands``."""
-
+ELSEWHERE = {"simulate": "pocketserve_simulate.cli"}  # modules of commands that are not in pocketserve.cli.commands
 EXIT_DONE, EXIT_FAILED = 0, 1  # and 2, by argparse, for wrong usage
-WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")
-"""Options that may also stand before the command."""
-
+WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")  # options that may also stand before the command
 EPILOG = f"{', '.join((*WITH_VALUE, *FLAGS))} may stand before the command or behind it, where it has them."
 WAYS_OUT = {
     errno.ENOSPC: "; make room on the device and try again",
@@ -49,8 +45,7 @@ WAYS_OUT = {
     errno.EROFS: "; choose a place that can be written",
     errno.EMFILE: "; allow more open files (ulimit -n)",
 }
-READ_AGAIN = " (POST /v2/repository/index reads the folder again)"
-"""The way out that the server's error has for programs."""
+READ_AGAIN = " (POST /v2/repository/index reads the folder again)"  # what the server's error says to programs
 
 
 class CommandError(Exception):

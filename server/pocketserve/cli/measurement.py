@@ -13,31 +13,19 @@ from pocketserve.messages import plural
 Key = TypeVar("Key", int, str)
 Calls = Mapping[Key, Callable[[], object]]
 
-MIN_ROUNDS = 7
-"""Fewer rounds tell nothing about the noise."""
-
-MIN_GAIN = 0.03
-"""A smaller gain is not worth a change, however certain it is."""
-
-SIGMAS = 3.0
-"""Standard errors that a gain must exceed: with a handful of candidates, luck alone gets to two."""
+MIN_ROUNDS = 7  # fewer rounds tell nothing about the noise
+MIN_GAIN = 0.03  # a smaller gain is not worth a change, however certain it is
+SIGMAS = 3.0  # standard errors that a gain must exceed: with a handful of candidates, luck alone gets to two
 
 
 class Choice(NamedTuple):
-    """The best of several settings.
-
-    Attributes:
-        best: the setting with the smallest median.
-        gain: the share of the current setting's time that the best one saves, 0 to 1; the median over the rounds.
-        noise: how far chance may have moved ``gain``, in the same unit.
-        times: for each setting the time of each round.
-    """
+    """The best of several settings."""
 
     current: int
-    best: int
-    gain: float
-    noise: float
-    times: Mapping[int, Sequence[float]]
+    best: int  # the setting with the smallest median
+    gain: float  # the share of the current setting's time that the best one saves, 0 to 1; the median over the rounds
+    noise: float  # how far chance may have moved ``gain``, in the same unit
+    times: Mapping[int, Sequence[float]]  # for each setting the time of each round
 
     @property
     def changed(self) -> bool:

@@ -10,8 +10,7 @@ from types import FrameType
 from typing import Final
 
 SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
-SAME_WISH_S: Final = 2.0
-"""A signal that comes sooner after the first says nothing new, and must not interrupt the tidying; a later one may."""
+SAME_WISH_S: Final = 2.0  # a signal that comes sooner says nothing new, and must not interrupt the tidying
 
 
 @contextlib.contextmanager

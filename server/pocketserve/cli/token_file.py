@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pocketserve_wire.files.plain_file import open_plain
 
-MAX_TOKEN_FILE = 1024
-"""Bytes; the server's own reading stops there."""
+MAX_TOKEN_FILE = 1024  # bytes; the server's own reading stops there
 
 
 def token_file_fault(path: Path) -> str | None:

@@ -11,8 +11,7 @@ from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Check, Finding, warning
 from pocketserve.doctor.settings import Settings
 
-LIMIT_S = 15.0
-"""For everything together. The checks that start processes bound themselves to 10 s."""
+LIMIT_S = 15.0  # For everything together. The checks that start processes bound themselves to 10 s.
 
 
 def examine(device: Device, settings: Settings, limit: float = packages.LIMIT_S) -> list[Finding]:

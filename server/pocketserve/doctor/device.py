@@ -21,37 +21,25 @@ from pocketserve.engine.device.programs import Outcome, run_program
 from pocketserve.state.run_lock import suspended_seconds
 
 MAX_FILE_BYTES = 1 << 20
-MARK = "pocketserve-doctor:"
-"""Begins a line that a process reports a JSON document in; frameworks may print around it."""
+MARK = "pocketserve-doctor:"  # begins a line that a process reports a JSON document in; frameworks may print around it
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device as the checks see it; the defaults are this one.
+    """A device as the checks see it; the defaults are this one."""
 
-    Attributes:
-        root: where ``/proc``, ``/sys`` and ``/system`` are.
-        platform: ``android`` (Termux since Python 3.13) or ``linux``.
-        release: the kernel's release; proot-distro shows its own.
-        prefix: where this Python's packages are.
-        cores: those this process may use now.
-        now: seconds since 1970 by the device's clock.
-        suspended: seconds that the device has slept since it was started; None if the system does not tell.
-        free_disk: bytes that may still be written below a folder.
-    """
-
-    root: Path = field(default_factory=system.root)
+    root: Path = field(default_factory=system.root)  # where ``/proc``, ``/sys`` and ``/system`` are
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    platform: str = field(default_factory=system.platform)
+    platform: str = field(default_factory=system.platform)  # ``android`` (Termux since Python 3.13) or ``linux``
     machine: str = field(default_factory=lambda: os.uname().machine)
-    release: str = field(default_factory=lambda: os.uname().release)
-    prefix: Path = Path(sys.prefix)
+    release: str = field(default_factory=lambda: os.uname().release)  # the kernel's release; proot-distro shows its own
+    prefix: Path = Path(sys.prefix)  # where this Python's packages are
     python: tuple[int, int] = (sys.version_info.major, sys.version_info.minor)
     wide: bool = sys.maxsize > 2**32
-    cores: Sequence[int] = field(default_factory=usable_cores)
-    now: float = field(default_factory=time.time)
-    suspended: float | None = field(default_factory=suspended_seconds)
-    free_disk: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
+    cores: Sequence[int] = field(default_factory=usable_cores)  # those this process may use now
+    now: float = field(default_factory=time.time)  # seconds since 1970 by the device's clock
+    suspended: float | None = field(default_factory=suspended_seconds)  # seconds since its start; None: unknown
+    free_disk: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free  # bytes left below a folder
     python_path: Sequence[str] = field(default_factory=lambda: [os.path.abspath(entry) for entry in sys.path])
 
     @property

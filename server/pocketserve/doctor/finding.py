@@ -17,18 +17,12 @@ class Level(enum.StrEnum):
 
 
 class Finding(NamedTuple):
-    """A fact about the device.
-
-    Attributes:
-        subject: what was looked at, such as ``token``.
-        sentence: the fact in plain words.
-        fix: the command or step that mends it; with level OK, what could be added.
-    """
+    """A fact about the device."""
 
     level: Level
-    subject: str
-    sentence: str
-    fix: str = ""
+    subject: str  # what was looked at, such as ``token``
+    sentence: str  # the fact in plain words
+    fix: str = ""  # the command or step that mends it; with level OK, what could be added
 
 
 Check = Callable[[], Iterable[Finding]]

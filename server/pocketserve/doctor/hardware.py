@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 CPUS = "sys/devices/system/cpu"
 LITTLE_MEMORY = 300 << 20
 LITTLE_DISK, NO_DISK = 300 << 20, 20 << 20
-OLDEST_TIME = 1_735_689_600.0
-"""2025-01-01: a clock that shows less was never set."""
+OLDEST_TIME = 1_735_689_600.0  # 2025-01-01: a clock that shows less was never set
 
 
 def check_cores(device: Device) -> Iterator[Finding]:

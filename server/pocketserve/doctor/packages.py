@@ -29,9 +29,8 @@ CORE = (
     Requirement("prometheus_client", "/metrics", "prometheus-client"),
 )
 PILLOW = Requirement("PIL.Image", "pictures as input", "pillow", "python-pillow")
+# One process imports a group: the small pure-Python ones are together, for Android counts processes.
 GROUPS = (("numpy",), tuple(p.module for p in CORE[1:]), (PILLOW.module,), *((p.module,) for p in FRAMEWORKS))
-"""The modules that one process imports: the small pure-Python ones together, for Android counts processes."""
-
 _PROGRAM = f"""
 import importlib, json, os, sys
 for name, value in {FRAMEWORK_ENVIRONMENT!r}.items():
@@ -49,18 +48,12 @@ for name in sys.argv[1:]:
 
 
 class ImportResult(NamedTuple):
-    """The end of an import.
+    """The end of an import."""
 
-    Attributes:
-        installed: whether the package is there at all.
-        fault: what went wrong, in words; empty if nothing did.
-        unknown: why nothing was found out about it, in words; that is no fault of the package.
-    """
-
-    installed: bool
-    fault: str = ""
+    installed: bool  # whether the package is there at all
+    fault: str = ""  # what went wrong, in words; empty if nothing did
     version: str = ""
-    unknown: str = ""
+    unknown: str = ""  # why nothing was found out about it, in words; that is no fault of the package
 
 
 def check_packages(device: Device, limit: float = LIMIT_S) -> Iterator[Finding]:

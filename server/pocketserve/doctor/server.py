@@ -14,9 +14,7 @@ from pocketserve.doctor.settings import Settings
 
 SUBJECT = "server"
 VARIABLE = "POCKETSERVE_URL"
-DEFAULT_PORTS = {"http": 8470, "socket": 8471}
-"""Where clients look without other settings."""
-
+DEFAULT_PORTS = {"http": 8470, "socket": 8471}  # where clients look without other settings
 TIMEOUT_S = 3.0
 MAX_ANSWER = 4096
 

@@ -17,15 +17,11 @@ SUBJECT = "settings"
 
 
 class Settings(NamedTuple):
-    """The settings of a server here, or why there are none.
-
-    Attributes:
-        url: where the caller expects a server; None leaves it to the environment.
-    """
+    """The settings of a server here, or why there are none."""
 
     config: Config | None
     findings: tuple[Finding, ...]
-    url: str | None = None
+    url: str | None = None  # where the caller expects a server; None leaves it to the environment
 
 
 def read_settings(device: Device, models_dir: str | None = None, url: str | None = None) -> Settings:

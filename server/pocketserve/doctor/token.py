@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pocketserve.config import Config
 
 SUBJECT = "token"
+# All apps with the storage permission can read these folders, whatever a file's mode says.
 SHARED_STORAGE = ("storage", "sdcard", "mnt/sdcard", "data/media")
-"""Folders that all apps with the storage permission can read, whatever a file's mode says."""
 
 
 def check_token(device: Device, config: Config) -> Iterator[Finding]:

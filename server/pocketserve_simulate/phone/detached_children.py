@@ -8,8 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-MAX = 256
-"""Processes that are followed. Android ends an app's far sooner."""
+MAX = 256  # Processes that are followed. Android ends an app's far sooner.
 
 
 class DetachedChildren:

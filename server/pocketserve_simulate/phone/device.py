@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-BACKGROUND_CORES = 2
-"""What a Pixel 2 leaves to the background (BOINC issues 2549 and 2594 on GitHub)."""
-
+BACKGROUND_CORES = 2  # what a Pixel 2 leaves to the background (BOINC issues 2549 and 2594 on GitHub)
 _RANGES = {
     "fast_cores": (1, 64),
     "slow_cores": (0, 64),
@@ -20,26 +18,18 @@ _RANGES = {
 
 @dataclass(frozen=True, slots=True)
 class PhoneModel:
-    """The hardware of a phone.
-
-    Attributes:
-        fast_cores, slow_cores: big and middle cores, and little ones.
-        speed: share of a desktop core's time that the processes get, as a stand-in for a slower core.
-        memory_mb: memory that is left for the processes, of ``total_mb``, in MB of 10^6 bytes.
-        slow_speed: speed of little cores, as a share of ``speed``.
-        api: Android's API level.
-    """
+    """The hardware of a phone."""
 
     name: str
-    fast_cores: int
+    fast_cores: int  # big and middle cores, and little ones
     slow_cores: int
-    speed: float
-    memory_mb: int
-    slow_speed: float = 0.4
+    speed: float  # share of a desktop core's time that the processes get, as a stand-in for a slower core
+    memory_mb: int  # memory that is left for the processes, of ``total_mb``, in MB of 10^6 bytes
+    slow_speed: float = 0.4  # speed of little cores, as a share of ``speed``
     fast_khz: int = 2_400_000
     slow_khz: int = 1_600_000
     total_mb: int = 8000
-    api: int = 34
+    api: int = 34  # Android's API level
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():

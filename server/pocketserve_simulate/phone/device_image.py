@@ -19,11 +19,9 @@ from pocketserve_simulate.phone.events import Condition
 APP = "data/data/com.termux/files"
 TERMUX_VERSION = "0.118.3"
 DESKTOP_ONLY = ("TMP", "TEMP", "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS")
-PACKAGES = ("POCKETSERVE_TFJS_MODULES",)
-"""Variables of ours that say where packages are, which are the desktop's; all others are about its own server."""
-
+PACKAGES = ("POCKETSERVE_TFJS_MODULES",)  # variables of ours about the desktop's packages, not its own server
 COOL_C = 31.0
-BATTERY = {
+BATTERY = {  # printed by ``termux-battery-status``; the fields of Termux:API's BatteryStatusAPI
     "present": True,
     "technology": "Li-ion",
     "health": "GOOD",
@@ -36,8 +34,6 @@ BATTERY = {
     "level": 76,
     "scale": 100,
 }
-"""What ``termux-battery-status`` prints; the fields of Termux:API's BatteryStatusAPI."""
-
 SITE = """\
 import os, sys
 here = os.path.dirname(os.path.abspath(__file__))

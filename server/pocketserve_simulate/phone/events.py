@@ -11,9 +11,7 @@ from pocketserve.messages import did_you_mean
 from pocketserve_simulate.phone.device import PhoneModel
 
 Options = Mapping[str, Any]
-CORES_ABOVE_BATTERY_C = 35.0
-"""A round number: a busy chip is that much hotter than the battery beside it."""
-
+CORES_ABOVE_BATTERY_C = 35.0  # a round number: a busy chip is that much hotter than the battery beside it
 MAX_EVENTS = 64
 MAX_SECONDS = 86_400.0
 DEFAULT_SECONDS = {"kill": 1.0}
@@ -36,25 +34,16 @@ class PhoneEvent:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A state of the phone; the defaults change nothing.
-
-    Attributes:
-        background: only slow cores may be used.
-        speed: share of the processor that is left.
-        battery: fields of ``termux-battery-status`` that change.
-        api_answers: whether the programs of Termux:API answer at all.
-        heat: degrees Celsius of the processor.
-        clock: seconds by which the wall clock is wrong.
-    """
+    """A state of the phone; the defaults change nothing."""
 
     frozen: bool = False
-    background: bool = False
-    speed: float = 1.0
+    background: bool = False  # only slow cores may be used
+    speed: float = 1.0  # share of the processor that is left
     memory_mb: int | None = None
-    battery: Mapping[str, object] = field(default_factory=dict)
-    api_answers: bool = True
-    heat: float | None = None
-    clock: float = 0.0
+    battery: Mapping[str, object] = field(default_factory=dict)  # fields of ``termux-battery-status`` that change
+    api_answers: bool = True  # whether the programs of Termux:API answer at all
+    heat: float | None = None  # degrees Celsius of the processor
+    clock: float = 0.0  # seconds by which the wall clock is wrong
 
 
 def combine(conditions: Iterable[Condition]) -> Condition:
@@ -74,17 +63,12 @@ def combine(conditions: Iterable[Condition]) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """A kind of event.
+    """A kind of event."""
 
-    Attributes:
-        condition: makes what the phone is under while the event lasts.
-        ranges: default, lowest and highest value of each option. A tuple as default takes a list of whole numbers.
-        death: cause of a process's end that the event may bring; such an event's end starts the command again.
-    """
-
-    condition: Callable[[Options, PhoneModel], Condition]
+    condition: Callable[[Options, PhoneModel], Condition]  # makes what the phone is under while the event lasts
+    # Default, lowest and highest value of each option; a tuple as default takes a list of whole numbers.
     ranges: Mapping[str, tuple[Any, float, float]] = field(default_factory=dict)
-    death: str = ""
+    death: str = ""  # cause of a process's end that the event may bring; such an event's end starts the command again
 
 
 def _heat(options: Options, _model: PhoneModel) -> Condition:

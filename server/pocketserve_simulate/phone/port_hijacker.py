@@ -24,8 +24,8 @@ HTTP_METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ")
 
 CHALLENGE = json_frame(FrameType.CHALLENGE, dumps({"v": VERSION, "nonce": "5a" * NONCE_BYTES, "auth": AUTH_HMAC}))
 _LIMITS = {"max_frame": 1 << 20, "max_inflight": 8, "max_bytes_inflight": 1 << 20, "idle_ms": 60_000}
+# The best that can be said without the token:
 READY = json_frame(FrameType.READY, dumps({"proof": "0" * 64, **_LIMITS, "server": "pocketserve"}))
-"""The best that can be said without the token."""
 
 
 class PortHijacker:

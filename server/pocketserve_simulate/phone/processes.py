@@ -19,11 +19,9 @@ from pocketserve_simulate.phone.detached_children import DetachedChildren
 from pocketserve_simulate.phone.port_hijacker import listening_ports
 
 WATCH_S = 0.2
-RESTART_S = 1.0
-"""The pause of runit's ``runsv`` between two starts of a service that ends."""
+RESTART_S = 1.0  # the pause of runit's ``runsv`` between two starts of a service that ends
 SPAWN_TIMEOUT_S = 20.0
-STOP_TIMEOUT_S = 8.0
-"""More than the 5 s that a server may take to drain."""
+STOP_TIMEOUT_S = 8.0  # more than the 5 s that a server may take to drain
 
 
 class PhoneError(Exception):
@@ -53,11 +51,6 @@ class Processes:
         output: a file to which output is appended; None lets the processes use ours.
         watch: called five times a second under the lock.
         started: called under the lock with the id of each new process, None when one has ended.
-
-    Attributes:
-        changed: the lock of the phone; every change is notified through it.
-        starts: monotonic time and id of every process that was started.
-        excuse: cause of starts that fail from now on; empty for none.
     """
 
     def __init__(
@@ -69,10 +62,10 @@ class Processes:
         watch: Callable[[], None],
         started: Callable[[int | None], None],
     ) -> None:
-        self.changed = threading.Condition(threading.RLock())
-        self.starts: list[tuple[float, int]] = []
+        self.changed = threading.Condition(threading.RLock())  # the lock of the phone, notified of every change
+        self.starts: list[tuple[float, int]] = []  # monotonic time and id
         self.exits: list[ProcessExit] = []
-        self.excuse = ""
+        self.excuse = ""  # cause of starts that fail from now on
         self._launcher, self._env, self._output, self._stdin = launcher, env, output, stdin
         self._watch, self._started = watch, started
         self._process: subprocess.Popen[bytes] | None = None

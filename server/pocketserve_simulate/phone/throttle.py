@@ -10,8 +10,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-PERIOD_S = 0.01
-"""Short enough that an answer of a few milliseconds sees the average, long enough for the system's scheduler."""
+PERIOD_S = 0.01  # short enough for the average of an answer of some milliseconds, long enough for the scheduler
 SHORTEST_S = 0.001
 JOIN_S = 5.0
 

@@ -20,18 +20,11 @@ from pocketserve_client import Client, ServerError
 from pocketserve_simulate.scenarios.scenario import PICTURES, ScenarioError, Stream
 from pocketserve_wire import DATATYPES
 
-COUNT: Final = 64
-"""Different questions of a stream: more than it has under way, so that an answer given to another is noticed."""
-
-FIRST_DEADLINE_S: Final = 60.0
-"""The first of them loads the model."""
-
+COUNT: Final = 64  # questions of a stream: more than it has under way, so that an exchanged answer is noticed
+FIRST_DEADLINE_S: Final = 60.0  # the first of them loads the model
 MAX_ELEMENTS: Final = 1 << 22
-RELATIVE, ABSOLUTE = 1e-3, 1e-5
-"""How far an answer may lie from the known one: rows that run together are summed in another order."""
-
-DISTINCT: Final = 10.0
-"""By how many of these tolerances two answers differ at least, or one of the questions is left out."""
+RELATIVE, ABSOLUTE = 1e-3, 1e-5  # tolerances of an answer: rows that run together are summed in another order
+DISTINCT: Final = 10.0  # tolerances by which two answers differ at least, or one of the questions is left out
 
 
 @dataclass(frozen=True)

@@ -56,30 +56,22 @@ class Life:
 
 @dataclass(frozen=True)
 class Record:
-    """A simulation; all times are seconds since its beginning.
-
-    Attributes:
-        streams: by name, what the scenario says of them.
-        memory: second and resident bytes of the server, None while there is no server.
-        skipped: by stream, requests that were due while all its threads were waiting.
-        successes: by model, what the last server says it has answered; None where it could not be asked.
-        strangers: requests that misbehaving clients have sent.
-    """
+    """A simulation; all times are seconds since its beginning."""
 
     scenario: str
     description: str
     device: str
     seconds: float
     recovery: float
-    streams: Mapping[str, Mapping[str, Any]]
+    streams: Mapping[str, Mapping[str, Any]]  # by name, what the scenario says of them
     events: list[PastEvent]
     samples: list[Sample]
-    memory: list[tuple[float, int | None]]
+    memory: list[tuple[float, int | None]]  # second and resident bytes of the server, None while there is no server
     lives: list[Life]
     exits: list[ProcessExit]
-    skipped: Mapping[str, int]
-    successes: Mapping[str, int] | None
-    strangers: int
+    skipped: Mapping[str, int]  # by stream, requests that were due while all its threads were waiting
+    successes: Mapping[str, int] | None  # by model, what the last server has counted; None: not known
+    strangers: int  # requests that misbehaving clients have sent
     machine: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:

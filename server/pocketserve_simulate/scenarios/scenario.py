@@ -14,18 +14,14 @@ from pocketserve_simulate.phone.device import DEVICES
 from pocketserve_simulate.phone.events import KINDS, EventError, PhoneEvent, check_event
 from pocketserve_wire.errors import code_named
 
-SHIPPED: Final = Path(__file__).parent
-"""The folder of the scenarios that come with the program."""
-
+SHIPPED: Final = Path(__file__).parent  # the folder of the scenarios that come with the program
 MAX_FILE_BYTES: Final = 65_536
 MAX_SECONDS: Final = 3_600.0
 MAX_STREAMS: Final = 16
 MAX_EVENTS: Final = 64
 
 VANISHING, NEVER_READS = "vanishing", "never_reads"
-DISTURBANCES: Final = (VANISHING, NEVER_READS)
-"""What other apps do to the server, as events; all other events happen to the phone."""
-
+DISTURBANCES: Final = (VANISHING, NEVER_READS)  # events that other apps bring; all others happen to the phone
 TENSORS, PICTURES, LOADS = "tensors", "pictures", "loads"
 
 

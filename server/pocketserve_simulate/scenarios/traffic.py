@@ -15,14 +15,9 @@ from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, 
 from pocketserve_simulate.scenarios.scenario import LOADS, Stream
 from pocketserve_wire.errors import code_named
 
-SLACK_S: Final = 0.5
-"""What the operating system may add to a call on a busy desktop before it counts as silent."""
-
-UNLOADED: Final = "MODEL_NOT_FOUND"
-"""The refusal of a model that was unloaded."""
-
-QUESTIONS_PER_CHANGE: Final = 4
-"""Questions between two loads or unloads."""
+SLACK_S: Final = 0.5  # what the operating system may add to a call on a busy desktop before it counts as silent
+UNLOADED: Final = "MODEL_NOT_FOUND"  # the refusal of a model that was unloaded
+QUESTIONS_PER_CHANGE: Final = 4  # questions between two loads or unloads
 
 
 @dataclass(frozen=True)

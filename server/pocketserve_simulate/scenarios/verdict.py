@@ -12,12 +12,8 @@ from pocketserve_simulate.phone.processes import ProcessExit
 from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, WRONG, PastEvent, Record, Sample
 from pocketserve_simulate.scenarios.scenario import LOADS
 
-SILENCING = ("freeze", "kill", "squatter")
-"""Events during which nobody can be answered: the recovery from another one cannot begin within them."""
-
-KILL_S = 1.0
-"""How long after the end of memory pressure a process may still be seen to have ended because of it."""
-
+SILENCING = ("freeze", "kill", "squatter")  # nobody is answered meanwhile: no recovery can begin within them
+KILL_S = 1.0  # how long after the end of memory pressure a process may still be seen to have ended because of it
 MAX_EXAMPLES = 3
 
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from pocketserve_client import Client
 
 READY = "READY"
-MAX_LABELS = 4
-"""Versions listed for one reason; further ones are counted."""
+MAX_LABELS = 4  # versions listed for one reason; further ones are counted
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:

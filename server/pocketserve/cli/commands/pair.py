@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pocketserve_client import Client
 
 WAIT_MS = 2_000
-MAX_OPEN_S = 3600.0
-"""Of an answer that is believed: who answers may be anybody, and is not waited for without end."""
+MAX_OPEN_S = 3600.0  # of an answer that is believed: who answers may be anybody, and is not waited for without end
 _ENDS = {
     "refused": "too many attempts: another app may have interfered or be guessing; nothing was handed over",
     "expired": "the code has expired; run `pocketserve pair` again when the app asks for it",

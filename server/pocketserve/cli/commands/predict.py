@@ -20,8 +20,7 @@ from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table, printable
 
 MAX_ROWS = 50
-DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-"""Several such words are nearly always meant as fractions; as twice as many numbers they would be wrong rows."""
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")  # several such words are fractions, not twice as many numbers
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
