@@ -64,11 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_scenario(options: argparse.Namespace) -> int:
-    """Run a scenario, print its tables and keep its report; returns 0 if every promise was kept, else 1.
-
-    Raises:
-        ScenarioError: it cannot be run.
-    """
+    """Run a scenario, print its tables and keep its report; returns 0 if every promise was kept, else 1."""
     from pocketserve.cli.output import print_json, print_table
     from pocketserve.config import embedded_models_dir
     from pocketserve_simulate.report import tables, to_json, write_report
@@ -101,7 +97,6 @@ def _run_command(options: argparse.Namespace, command: list[str]) -> int:
     from pocketserve_simulate.phone.device_image import desktop_settings
     from pocketserve_simulate.phone.events import parse_events
     from pocketserve_simulate.phone.phone import Phone
-    from pocketserve_simulate.phone.processes import PhoneError
 
     model, events = _model(options), parse_events(options.events)
     serves, typed = command[0] == "serve", _standard_input()
@@ -119,10 +114,7 @@ def _run_command(options: argparse.Namespace, command: list[str]) -> int:
             token = phone.image.home / ".local/state/pocketserve/token"
             _say(f"in another terminal: export POCKETSERVE_TOKEN_FILE={token}")
             _say("type an event, such as: freeze 5   (help lists them)")
-        try:
-            return Control(phone, events, typed if serves else None, _say).run(command)
-        except PhoneError as error:
-            raise CommandError(str(error)) from None
+        return Control(phone, events, typed if serves else None, _say).run(command)
 
 
 def _say(text: str) -> None:

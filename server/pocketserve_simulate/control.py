@@ -39,11 +39,7 @@ class Control:
         self._started = 0.0
 
     def run(self, arguments: Sequence[str]) -> int:
-        """Run the command to its end; returns its exit code, 1 for one that was killed and is not started again.
-
-        Raises:
-            PhoneError: it cannot be started.
-        """
+        """Run the command to its end; returns its exit code, 1 for one that was killed and is not started again."""
         self._started = time.monotonic()
         try:
             self._processes.start(arguments)

@@ -29,11 +29,7 @@ def to_json(record: Record) -> dict[str, Any]:
 
 
 def write_report(record: Record, folder: Path, log: str = "") -> list[Path]:
-    """Write the JSON file, the server's log and, where Pillow is there, the timeline; returns their paths.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Write the JSON file, the server's log and, where Pillow is there, the timeline; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     report, server_log, picture = (folder / name for name in ("report.json", "server.log", "timeline.png"))
     report.write_text(json.dumps(to_json(record)), encoding="utf-8")

@@ -157,29 +157,29 @@ def test_a_forgotten_unload_is_noticed(server: Server, questions: dict[str, list
 
 
 @pytest.mark.parametrize("kind", [VANISHING, NEVER_READS])
-def test_strangers_harm_nobody_else(server: Server, questions: dict[str, list[Question]], kind: str) -> None:
+def test_misbehaving_clients_harm_nobody_else(server: Server, questions: dict[str, list[Question]], kind: str) -> None:
     where = addresses(server)
-    stranger = MisbehavingClient(kind, where, "petals", questions["rows over the socket"][0])
-    stranger.start()
+    misbehaving = MisbehavingClient(kind, where, "petals", questions["rows over the socket"][0])
+    misbehaving.start()
     name = "rows over the socket"
     app = App(STREAMS[name], where, questions[name], time.monotonic())
     try:
         run(app, 100)
     finally:
-        stranger.stop()
+        misbehaving.stop()
     assert {(s.outcome, s.code) for s in app.samples} == {(RIGHT, "")}
-    assert stranger.requests > 3
+    assert misbehaving.requests > 3
 
 
-def test_a_stranger_without_a_server_goes_on_trying(tmp_path: Path, questions: dict[str, list[Question]]) -> None:
+def test_a_misbehaving_client_goes_on_trying(tmp_path: Path, questions: dict[str, list[Question]]) -> None:
     (tmp_path / "token").write_text("a" * 64)
     port = free_port()
     where = ServerAddresses("", f"socket://127.0.0.1:{port}", tmp_path / "token")
     for kind in (VANISHING, NEVER_READS):
-        stranger = MisbehavingClient(kind, where, "petals", questions["pictures"][0])
-        stranger.start()
-        stranger.stop()
-        assert stranger.requests == 0
+        misbehaving = MisbehavingClient(kind, where, "petals", questions["pictures"][0])
+        misbehaving.start()
+        misbehaving.stop()
+        assert misbehaving.requests == 0
 
 
 def test_a_model_that_cannot_be_asked(tmp_path: Path) -> None:

@@ -36,19 +36,14 @@ def names_path(text: str) -> bool:
 
 
 def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple[Service, str, str | None]:
-    """Return a service for one model.
+    """Return a service for one model, the model's name in it, and the version that a path names, None if not certain.
+
+    ConfigError or CommandError: the folder cannot be used, or the path is none of a model.
 
     Args:
-        model: a path to a model file or folder, or the name of a model in ``models_dir``, which comes first where that
-            folder is named.
+        model: a path to a model file or folder, or a model's name in ``models_dir``, which comes first if it is named.
         models_dir: a models folder; by default the embedded one.
         threads: threads of one inference; 0 takes the fast cores.
-
-    Returns:
-        The service, the model's name in it, and the version that the path names; None where it names no certain one.
-
-    Raises:
-        ConfigError, CommandError: the folder cannot be used, or the path is none of a model.
     """
     if not model or ("/" in model and not is_model_path(model)):
         fault = "is no model file of a known kind" if Path(model).is_file() else "is no file or folder"

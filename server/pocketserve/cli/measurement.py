@@ -42,8 +42,7 @@ def choose(times: Mapping[int, Sequence[float]], current: int) -> Choice:
     """Compare settings.
 
     Args:
-        times: for each setting the time of each round, any unit; the settings took turns, so that the same index in
-            each list was measured under the same conditions.
+        times: for each setting the time of each round, any unit; the settings took turns in each round.
         current: the setting that stays unless another one is better beyond the noise.
     """
     best = min(times, key=lambda setting: (statistics.median(times[setting]), setting != current, setting))

@@ -21,11 +21,8 @@ SPACES: Final = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2
 def printable(text: str, keep: str = "") -> str:
     """Return the text in one line that cannot command a terminal, with escapes such as ``\\x1b`` for what could.
 
-    Letters of all scripts stay. Controls, line ends, halves of characters, and characters that set the direction of
-    text or show nothing at all do not.
-
-    Args:
-        keep: characters that stay all the same.
+    Letters of all scripts stay, and what is in ``keep``. Controls, line ends, halves of characters, and characters that
+    set the direction of text or show nothing at all do not.
     """
     if text.isprintable():
         return text

@@ -13,11 +13,7 @@ BAR_EVERY_S = 0.1
 
 
 class Progress:
-    """Writes to standard error.
-
-    Args:
-        lines: without a terminal, print a line for each new title; else nothing.
-    """
+    """Writes to standard error; without a terminal, a line for each new title if ``lines`` is set."""
 
     def __init__(self, *, lines: bool = False) -> None:
         self._lines = lines

@@ -17,8 +17,8 @@ SAME_WISH_S: Final = 2.0  # a signal that comes sooner says nothing new, and mus
 def tidy_end() -> Iterator[None]:
     """End on SIGTERM and a terminal that closes as on Ctrl-C: by KeyboardInterrupt, so that all blocks tidy up.
 
-    By itself SIGTERM would end Python at once: temporary folders, with tokens in them, and child processes would stay.
-    What is ignored already, as under ``nohup``, stays ignored.
+    SIGTERM alone would leave temporary folders, with tokens in them, and child processes behind. What is ignored
+    already, as under ``nohup``, stays ignored.
     """
     heeded = -SAME_WISH_S
 

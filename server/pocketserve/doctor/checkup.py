@@ -45,11 +45,7 @@ def examine(device: Device, settings: Settings, limit: float = packages.LIMIT_S)
 
 
 def run_checks(checks: Mapping[str, Check], limit: float) -> list[Finding]:
-    """Run checks on a thread each; one that fails or hangs becomes a finding and holds up no other.
-
-    Args:
-        limit: seconds for all of them; a thread that takes longer is left behind and ends with the process.
-    """
+    """Run checks on a thread each; one that fails or takes longer than ``limit`` seconds becomes a finding."""
     deadline = time.monotonic() + limit
     results: dict[str, list[Finding]] = {}
     threads = {

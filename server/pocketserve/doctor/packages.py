@@ -112,11 +112,7 @@ def _top(package: Requirement) -> str:
 
 
 def try_imports(device: Device, groups: Iterable[Sequence[str]], limit: float = LIMIT_S) -> dict[str, ImportResult]:
-    """Import the modules, one process for each group; the modules of a group share its fate.
-
-    Args:
-        limit: seconds for all of them.
-    """
+    """Import modules within ``limit`` seconds, one process for each group; the modules of a group share its fate."""
     groups = list(groups)
     results = {name: ImportResult(is_installed(device, name)) for group in groups for name in group}
     present = [names for group in groups if (names := [name for name in group if results[name].installed])]

@@ -11,7 +11,6 @@ _RANGES = {
     "fast_cores": (1, 64),
     "slow_cores": (0, 64),
     "speed": (0.02, 1.0),
-    "slow_speed": (0.02, 1.0),
     "memory_mb": (32, 1_000_000),
 }
 

@@ -14,8 +14,7 @@ Options = Mapping[str, Any]
 CORES_ABOVE_BATTERY_C = 35.0  # a round number: a busy chip is that much hotter than the battery beside it
 MAX_EVENTS = 64
 MAX_SECONDS = 86_400.0
-DEFAULT_SECONDS = {"kill": 1.0}
-USUAL_SECONDS = 5.0
+KILL_SECONDS, USUAL_SECONDS = 1.0, 5.0
 
 
 class EventError(ValueError):
@@ -102,11 +101,7 @@ KINDS: Mapping[str, EventKind] = {
 
 
 def check_event(event: PhoneEvent) -> dict[str, Any]:
-    """Return all options of an event, with their defaults.
-
-    Raises:
-        EventError: there is no such kind, or an option is wrong.
-    """
+    """Return all options of an event, with their defaults; EventError if it has no known kind or a wrong option."""
     if event.kind not in KINDS:
         raise EventError(
             f"there is no event {event.kind!r}; there are {', '.join(KINDS)}{did_you_mean(event.kind, KINDS)}"
@@ -128,11 +123,7 @@ def check_event(event: PhoneEvent) -> dict[str, Any]:
 
 
 def parse_events(text: str) -> list[PhoneEvent]:
-    """Parse a timeline such as ``freeze@3+2, battery@5+10:percent=8, kill@8``; returns the events by their start.
-
-    Raises:
-        EventError: the text is something else.
-    """
+    """Parse a timeline such as ``freeze@3+2, battery@5+10:percent=8, kill@8``; returns the events by their start."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if len(words) > MAX_EVENTS:
         raise EventError(f"there are {len(words)} events, of {MAX_EVENTS} at most")
@@ -140,11 +131,7 @@ def parse_events(text: str) -> list[PhoneEvent]:
 
 
 def parse_line(line: str) -> PhoneEvent:
-    """Parse an event such as ``freeze``, which lasts until it is ended, or ``battery 10 percent=8``.
-
-    Raises:
-        EventError: it is none.
-    """
+    """Parse an event such as ``freeze``, which lasts until it is ended, or ``battery 10 percent=8``."""
     kind, *words = line.split()
     seconds = _number(words.pop(0), "seconds") if words and "=" not in words[0] else math.inf
     return _event(kind, 0.0, seconds, words)
@@ -156,7 +143,8 @@ def _parse_word(word: str) -> PhoneEvent:
     start, plus, length = times.partition("+")
     if not start:
         raise EventError(f"an event looks like freeze@3+2 or kill@8, not {word!r}")
-    seconds = _number(length, "seconds") if plus else DEFAULT_SECONDS.get(kind, USUAL_SECONDS)
+    usual = KILL_SECONDS if kind == "kill" else USUAL_SECONDS
+    seconds = _number(length, "seconds") if plus else usual
     return _event(kind.strip(), _number(start, "the start"), seconds, options)
 
 

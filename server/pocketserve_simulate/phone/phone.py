@@ -25,8 +25,7 @@ class Phone:
     """A phone. Threads may share it. Its processes end with :meth:`close`, and with this process however that ends.
 
     Args:
-        folder: for what the phone holds; it stays when the phone is closed. Where another run has the phone already,
-            this one is a guest on it: it finds battery, memory and clock as the other left them.
+        folder: stays when the phone is closed. Where another run has it, this one is a guest, and changes nothing.
         output: a file to which output is appended; None lets the processes use ours.
         absent: what is hidden from the processes, as far as possible.
         observe: called several times a second with the bytes that the process holds, None without one.

@@ -16,7 +16,7 @@ from pocketserve_client.errors import PocketserveError
 from pocketserve_simulate.scenarios.questions import Question
 from pocketserve_simulate.scenarios.scenario import NEVER_READS, VANISHING
 from pocketserve_simulate.scenarios.traffic import ServerAddresses
-from pocketserve_wire.frames import Frame, FrameType, encode_frame, encode_head
+from pocketserve_wire.frames import Frame, FrameType, encode_frame
 from pocketserve_wire.oip import InferRequest, encode_infer_request
 
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -105,6 +105,4 @@ def _infer_request(model: str, question: Question) -> bytes:
     content = b"".join(body.chunks)
     length = body.json_length if body.json_length is not None else len(content)
     target = f"POST /v2/models/{model}/infer".encode("ascii")
-    return (
-        encode_head(Frame(FrameType.REQUEST, request_id=1, target=target, json_length=length), len(content)) + content
-    )
+    return encode_frame(Frame(FrameType.REQUEST, request_id=1, target=target, json_length=length, body=content))

@@ -37,11 +37,7 @@ class Question:
     expected: Mapping[str, Array]
 
     def ask(self, client: Client, stream: Stream) -> str:
-        """Ask it; returns what is wrong with the answer, empty if nothing is.
-
-        Raises:
-            ServerError, ServerUnreachableError: there was no answer.
-        """
+        """Ask it; returns what is wrong with the answer, empty if nothing is."""
         return self.check(_ask(client, stream, self.inputs, self.picture))
 
     def check(self, answer: tuple[str, Mapping[str, Array]]) -> str:
@@ -68,11 +64,7 @@ class Question:
 
 
 def prepare_questions(streams: Sequence[Stream], models: Path, state_dir: Path) -> dict[str, list[Question]]:
-    """Return the questions of every stream, by its name; ``state_dir`` keeps the trials of the model files.
-
-    Raises:
-        ScenarioError: a stream's model cannot be asked.
-    """
+    """Return the questions of every stream, by its name; ``state_dir`` keeps the trials of the model files."""
     with (
         own_server(models, "--state-dir", str(state_dir)) as server,
         Client(server.socket, token_file=server.token_file) as client,

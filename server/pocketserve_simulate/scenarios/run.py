@@ -30,13 +30,7 @@ POLL_S: Final = 0.1
 
 
 class Simulation:
-    """A run of a scenario.
-
-    Args:
-        models: the folder that is served.
-        folder: an empty one, for the phone, the server's state and its token.
-        say: shows a line to the user.
-    """
+    """A run of a scenario; ``folder`` is an empty one, for the phone, the server's state and its token."""
 
     def __init__(self, scenario: Scenario, models: Path, folder: Path, say: Callable[[str], None]) -> None:
         self._scenario = scenario
@@ -51,15 +45,11 @@ class Simulation:
         self._arguments += ["--load", *scenario.load] if scenario.load else []
         self._addresses = ServerAddresses(f"http://{HOST}:{http_port}", f"socket://{HOST}:{socket_port}", token)
         self._questions: Mapping[str, list[Question]] = {}
-        self._strangers: list[MisbehavingClient] = []
+        self._misbehaving: list[MisbehavingClient] = []
         self._begin = 0.0
 
     def run(self) -> Record:
-        """Run it to its end.
-
-        Raises:
-            ScenarioError: the server cannot be started, or not be asked what the scenario wants to ask.
-        """
+        """Run it to its end; ScenarioError if the server cannot be started, or not be asked."""
         self._say("asking beforehand for the right answers")
         self._questions = prepare_questions(self._scenario.streams, self._models, self._folder / "state")
         model, folder = DEVICES[self._scenario.device], self._folder / "phone"
@@ -92,7 +82,7 @@ class Simulation:
             for app in apps:
                 app.start()
                 stack.callback(app.stop)
-            stack.callback(self._stop_strangers)
+            stack.callback(self._stop_misbehaving)
             events = self._pass_time(phone)
         return Record(
             scenario=scenario.name,
@@ -108,7 +98,7 @@ class Simulation:
             exits=[dataclasses.replace(item, at=item.at - begin) for item in phone.processes.exits],
             skipped={app.stream.name: app.skipped for app in apps},
             successes=self._successes(),
-            strangers=sum(stranger.requests for stranger in self._strangers),
+            strangers=sum(client.requests for client in self._misbehaving),
             machine={
                 "system": sys.platform,
                 "architecture": platform.machine(),
@@ -127,27 +117,27 @@ class Simulation:
             self._say(f"{now:5.1f} s  {event.kind} {'begins' if begins else 'is over'}")
             if begins:
                 beginnings[event] = now
-                self._start_stranger(event) if event.kind in DISTURBANCES else phone.begin(event)
+                self._start_misbehaving(event) if event.kind in DISTURBANCES else phone.begin(event)
             else:
                 past.append(PastEvent(event.kind, beginnings[event], now, event.options))
-                self._stop_strangers(event.kind) if event.kind in DISTURBANCES else phone.end(event)
+                self._stop_misbehaving(event.kind) if event.kind in DISTURBANCES else phone.end(event)
         self._sleep_until(self._scenario.seconds)
         return sorted(past, key=lambda event: event.begun)
 
     def _sleep_until(self, second: float) -> None:
         time.sleep(max(0.0, self._begin + second - time.monotonic()))
 
-    def _start_stranger(self, event: PhoneEvent) -> None:
+    def _start_misbehaving(self, event: PhoneEvent) -> None:
         stream = next(stream for stream in self._scenario.streams if stream.ask == TENSORS)
-        stranger = MisbehavingClient(event.kind, self._addresses, stream.model, self._questions[stream.name][0])
-        self._strangers.append(stranger)
-        stranger.start()
+        client = MisbehavingClient(event.kind, self._addresses, stream.model, self._questions[stream.name][0])
+        self._misbehaving.append(client)
+        client.start()
 
-    def _stop_strangers(self, kind: str = "") -> None:
+    def _stop_misbehaving(self, kind: str = "") -> None:
         """Stop the misbehaving clients of a kind, or all."""
-        for stranger in self._strangers:
-            if kind in ("", stranger.kind):
-                stranger.stop()
+        for client in self._misbehaving:
+            if kind in ("", client.kind):
+                client.stop()
 
     def _successes(self) -> dict[str, int] | None:
         """Return by model how many requests the server says it has answered; None if it cannot be asked."""

@@ -11,14 +11,13 @@ from typing import Annotated, Any, Final, NamedTuple
 from pocketserve.messages import did_you_mean
 from pocketserve.repository.toml_table import ManifestError, TomlTable, declared_values
 from pocketserve_simulate.phone.device import DEVICES
-from pocketserve_simulate.phone.events import KINDS, EventError, PhoneEvent, check_event
+from pocketserve_simulate.phone.events import KINDS, MAX_EVENTS, EventError, PhoneEvent, check_event
 from pocketserve_wire.errors import code_named
 
 SHIPPED: Final = Path(__file__).parent  # the folder of the scenarios that come with the program
 MAX_FILE_BYTES: Final = 65_536
 MAX_SECONDS: Final = 3_600.0
 MAX_STREAMS: Final = 16
-MAX_EVENTS: Final = 64
 
 VANISHING, NEVER_READS = "vanishing", "never_reads"
 DISTURBANCES: Final = (VANISHING, NEVER_READS)  # events that other apps bring; all others happen to the phone
@@ -75,11 +74,7 @@ def shipped() -> list[str]:
 
 
 def read_scenario(name: str) -> Scenario:
-    """Read a shipped scenario by its name, or any other by its path.
-
-    Raises:
-        ScenarioError: there is none, or it cannot be run.
-    """
+    """Read a shipped scenario by its name, or any other by its path; ScenarioError if that cannot be run."""
     path = SHIPPED / f"{name}.toml" if name in shipped() else Path(name)
     try:
         with path.open("rb") as file:
@@ -93,11 +88,7 @@ def read_scenario(name: str) -> Scenario:
 
 
 def parse_scenario(content: bytes, file_name: str) -> Scenario:
-    """Parse and check a scenario.
-
-    Raises:
-        ScenarioError: it cannot be run; the text names the key and what it must be.
-    """
+    """Parse and check a scenario; ScenarioError names the key that is wrong and what it must be."""
     try:
         values = tomllib.loads(content.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, ValueError) as error:

@@ -35,12 +35,7 @@ class ServerAddresses:
 
 
 class App:
-    """Sends one stream's requests, from as many threads as it may have requests under way.
-
-    Args:
-        questions: asked in turn.
-        begin: the monotonic time that counts as 0.
-    """
+    """Sends one stream's requests, from as many threads as it may have requests under way."""
 
     def __init__(self, stream: Stream, addresses: ServerAddresses, questions: Sequence[Question], begin: float) -> None:
         self.stream = stream

@@ -81,7 +81,7 @@ def read_input(words: Sequence[str]) -> bytes:
         return sys.stdin.buffer.read()
     if not any(words):
         raise CommandError("the input is empty; name a file, numbers, or a sentence in quotes")
-    if len(words) == 1 and _is_file(words[0]):
+    if len(words) == 1 and os.path.isfile(words[0]):
         return Path(words[0]).read_bytes()
     text = ",".join(words).strip()
     if text.startswith(("[", "{")):
@@ -100,13 +100,6 @@ def read_input(words: Sequence[str]) -> bytes:
         )
     numbers = [_number(word) for word in text.replace(",", " ").split()]
     return json.dumps(numbers).encode()
-
-
-def _is_file(word: str) -> bool:
-    try:
-        return Path(word).is_file()
-    except OSError:  # JSON text is often longer than any file's name may be
-        return False
 
 
 def _is_sentence(text: str) -> bool:
