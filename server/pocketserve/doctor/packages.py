@@ -60,8 +60,8 @@ def check_packages(device: Device, limit: float = LIMIT_S) -> Iterator[Finding]:
     """Import everything that there is, all at the same time."""
     results = try_imports(device, GROUPS, limit)
     states = [_core_state(device, package, results[package.module]) for package in CORE]
-    everything = ok("packages", f"all {len(CORE)} packages that the server needs are there")
-    yield from list(filter(None, states)) or [everything]
+    complete = ok("packages", f"all {len(CORE)} packages that the server needs are there")
+    yield from list(filter(None, states)) or [complete]
     if not results[PILLOW.module].installed:
         yield warning("pillow", "Pillow is missing: models cannot take pictures", _install(device, PILLOW))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pocketserve.doctor.device import Device
@@ -60,17 +60,19 @@ def _bind_error(host: str, port: int) -> int | None:
 
 def _holder(device: Device, port: int) -> tuple[str, str] | None:
     """Return process and name of what listens on a port, if it is of the same user and the system tells."""
-    inodes = set()
-    for table in ("proc/net/tcp", "proc/net/tcp6"):
-        for line in device.read(table).splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > 9 and fields[1].endswith(f":{port:04X}") and fields[3] == LISTENING:
-                inodes.add(f"socket:[{fields[9]}]")
-    for folder in sorted((device.root / "proc").glob("[0-9]*/fd")) if inodes else ():
+    sockets = {name for name, number in listeners(device.read).items() if number == port}
+    for folder in sorted((device.root / "proc").glob("[0-9]*/fd")) if sockets else ():
         try:
-            if any(os.readlink(entry) in inodes for entry in folder.iterdir()):
+            if any(os.readlink(entry) in sockets for entry in folder.iterdir()):
                 pid = folder.parent.name
                 return pid, device.read(f"proc/{pid}/comm").strip() or "a program"
         except OSError:
             continue
     return None
+
+
+def listeners(read: Callable[[str], str]) -> dict[str, int]:
+    """Return the TCP ports that are listened on, by the socket's name in ``/proc/PID/fd``; ``read`` reads a file."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in read(f"proc/net/{name}").splitlines()[1:]]
+    listening = [row for row in rows if len(row) > 9 and row[3] == LISTENING]
+    return {f"socket:[{row[9]}]": int(row[1].rpartition(":")[2], 16) for row in listening}

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
+from pocketserve.doctor.device import Device
+from pocketserve.doctor.ports import listeners
 from pocketserve_wire.frames import FrameType, json_frame
 from pocketserve_wire.handshake import AUTH_HMAC, NONCE_BYTES, VERSION
 from pocketserve_wire.strict_json import dumps
@@ -19,7 +21,6 @@ LOOPBACK = "127.0.0.1"
 MAX_RECORDED_BYTES = 1 << 16
 MAX_CONNECTIONS = 256
 JOIN_S = 5.0
-LISTENING = "0A"
 HTTP_METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ")
 
 CHALLENGE = json_frame(FrameType.CHALLENGE, dumps({"v": VERSION, "nonce": "5a" * NONCE_BYTES, "auth": AUTH_HMAC}))
@@ -71,14 +72,9 @@ class PortHijacker:
 
 def listening_ports(pid: int) -> list[int]:
     """Return the TCP ports on which a process listens, in order; empty where the system does not tell."""
-    inodes = set()
+    sockets = listeners(Device(root=Path("/")).read)
+    ports = set()
     for path in Path(f"/proc/{pid}/fd").glob("*"):
         with contextlib.suppress(OSError):
-            inodes.add(os.readlink(path))
-    ports = set()
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in inodes:
-                ports.add(int(fields[1].rpartition(":")[2], 16))
-    return sorted(ports)
+            ports.add(sockets.get(os.readlink(path)))
+    return sorted(port for port in ports if port is not None)
