@@ -88,8 +88,12 @@ class OnnxSession:
                 "the model has bfloat16 outputs beside strings, sequences or maps, which onnxruntime cannot exchange "
                 "at once; convert it with float32 outputs"
             )
-        # Where all sizes are fixed and no whole numbers say some, those that do not fit are the model's own.
-        self._takes_sizes = any(spec.open or -1 in spec.shape or _may_index(spec) for spec in self._inputs.values())
+        # Where all sizes are fixed and no whole numbers say some (UINT8 are pixels), those that do not fit are the
+        # model's own.
+        self._takes_sizes = any(
+            spec.open or -1 in spec.shape or (spec.datatype.startswith(("INT", "UINT")) and spec.datatype[-1] != "8")
+            for spec in self._inputs.values()
+        )
         self.runtime = runtime
         self.device = device
         if any(output.unsure for output in self._outputs.values()):
@@ -145,11 +149,6 @@ class OnnxSession:
         if spec.datatype != "BF16":
             return kind.ortvalue_from_numpy(array)
         return kind.ortvalue_from_numpy_with_onnx_type(array, 16)  # TensorProto.DataType.BFLOAT16
-
-
-def _may_index(spec: TensorSpec) -> bool:
-    """Return whether its values may be sizes or places rather than measurements: pixels are UINT8."""
-    return spec.datatype in ("INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64")
 
 
 def _prepared(array: Array, spec: TensorSpec) -> Array:

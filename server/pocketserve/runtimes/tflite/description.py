@@ -160,13 +160,10 @@ def _normalization(table: FlatTable) -> metadata.ProcessUnit:
     return metadata.Normalization(mean, std)
 
 
-def _calibration(table: FlatTable) -> metadata.ProcessUnit:
-    return metadata.ScoreCalibration(table.choice(0, ("identity", "log", "inverse_logistic")), table.real(1))
-
-
+_TRANSFORMATIONS = ("identity", "log", "inverse_logistic")
 _OPTIONS: dict[int, Callable[[FlatTable], metadata.ProcessUnit]] = {
     1: _normalization,
-    2: _calibration,
+    2: lambda table: metadata.ScoreCalibration(table.choice(0, _TRANSFORMATIONS), table.real(1)),
     3: lambda table: metadata.ScoreThresholding(table.real(0)),
     4: lambda table: metadata.BertTokenizer(table.tables(0, _file)),
     5: lambda table: metadata.SentencePieceTokenizer(table.tables(0, _file), table.tables(1, _file)),

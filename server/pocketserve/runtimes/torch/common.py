@@ -73,12 +73,9 @@ class ModuleSession:
     def close(self) -> None:
         self._module = None
 
-    def _check_open(self) -> None:
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         if self._module is None:
             raise RuntimeError("the session is closed")
-
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        self._check_open()
         self._torch.set_num_threads(self._threads)  # PyTorch keeps the number by thread, which models share
         with self._torch.inference_mode():
             return self._module(*args, **kwargs)

@@ -69,8 +69,8 @@ class ScriptSession(ModuleSession):
         arguments = [Argument(a.name, a.type, a.has_default_value()) for a in schema.arguments[1:]]
         self._parameters = Parameters(torch, arguments, source)
         self.inputs: Sequence[TensorSpec] = self._parameters.inputs
-        self._reset_method = _reset_method(source, self._module)
-        self._restore = self._load if self._reset_method else self._restorer()
+        method = _reset_method(source, self._module)
+        restore = self._load if method else self._restorer()
         names, specs = _output_names(self._module), dict[str, TensorSpec]()
         if not source.outputs and not any(spec.open for spec in self.inputs):
             try:
@@ -79,19 +79,20 @@ class ScriptSession(ModuleSession):
             except FirstRunError:
                 if names is None:  # a model that refuses zeros (a sampling rate of 0) may tell its outputs
                     raise
-            if self._restore is not None:
-                self._restore()
+            if restore is not None:
+                restore()
         self._results = Results(names, source.outputs, specs)
         self.outputs: Sequence[TensorSpec] = self._results.outputs
-        if self._restore is not None:
-            self.reset = self._reset
+        if method is not None:
+            self.reset = lambda: getattr(self._module, method)()
+        elif restore is not None:
+            self.reset = restore
         # A frozen module keeps its weights in the program, where they are not counted.
         weights = weight_bytes((*self._module.parameters(), *self._module.buffers()))
         self.memory_bytes = max(weights, file_size(source.path))
 
     def run(self, inputs: Mapping[str, Array], signature: str | None = None) -> dict[str, Array]:
         """Run; raise ValueError if the model cannot take these sizes, types or values."""
-        self._check_open()
         try:
             result = self._run(inputs)
         except Exception as error:
@@ -104,17 +105,10 @@ class ScriptSession(ModuleSession):
 
     def close(self) -> None:
         super().close()
-        self._restore = None  # it holds the weights
+        self.reset = self._call  # says that the session is closed; the other holds the weights
 
     def _run(self, inputs: Mapping[str, Array]) -> Any:
         return self._call(**self._parameters.values(inputs))
-
-    def _reset(self) -> None:
-        self._check_open()
-        if self._reset_method is not None:
-            getattr(self._module, self._reset_method)()
-        elif self._restore is not None:
-            self._restore()
 
     def _load(self) -> None:
         self._module = None  # first, or the weights would be held twice
