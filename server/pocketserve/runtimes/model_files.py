@@ -1,4 +1,4 @@
-"""Says what is wrong with a model's file: it cannot be read, is damaged, or is what a clone or download left there."""
+"""Reads the files of a model, and says what is wrong with them: damaged, outside, or what a download left there."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ _NOT_BELOW = re.compile(
     r"^$|^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.(?:[/\\]|$)|\0|://|_ORT_MEM_ADDR|[\ud800-\udc7f\udd00-\udfff]"
 )
 _PAGE = rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]"
+
+
+def dictionaries(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield all dictionaries in a file's JSON, however deeply they nest."""
+    pending = [tree]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            yield item
+            pending += item.values()
+        elif isinstance(item, list):
+            pending += item
 
 
 def failed_download(path: Path) -> str | None:

@@ -13,10 +13,10 @@ import importlib
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pocketserve.runtimes.model_files import dictionaries
 from pocketserve.runtimes.name_lists import read_names
 
 _CLASSES = read_names(__package__, "keras_classes.txt")
@@ -44,22 +44,11 @@ def check_config(path: Path) -> None:
         return  # Keras says what is missing
     if path.suffix == ".keras":
         config |= {"compile_config": None}  # as it is loaded
-    for item in _dictionaries(config):
+    for item in dictionaries(config):
         if isinstance(item.get("vocabulary"), str):
             raise ValueError("Not allowed: a vocabulary that lies in another file")
         if "class_name" in item:
             _check_class(item["class_name"], item.get("module"), item.get("config"))
-
-
-def _dictionaries(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    pending: list[Any] = [config]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, dict):
-            yield item
-            pending += item.values()
-        elif isinstance(item, list):
-            pending += item
 
 
 def _check_class(name: Any, module: Any, config: Any) -> None:

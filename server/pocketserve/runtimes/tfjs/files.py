@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.model_files import file_errors, weight_file
+from pocketserve.runtimes.model_files import dictionaries, file_errors, weight_file
 
 MAX_MODEL_JSON_BYTES = 64 * 2**20  # the graph without its weights; the largest in the wild have a few megabytes
 _STORED_BYTES = {"float32": 4, "int32": 4, "bool": 1, "complex64": 8, "uint8": 1, "uint16": 2, "float16": 2}
@@ -35,12 +35,12 @@ def read_files(path: Path) -> ModelFiles:
             if path.stat().st_size > MAX_MODEL_JSON_BYTES:
                 raise ModelLoadError(f"{title} is larger than {MAX_MODEL_JSON_BYTES} bytes")
             document = json.loads(path.read_bytes())
-        groups = [_WeightGroup.parse(group) for group in document["weightsManifest"]]
+        groups = [_check_group(path, title, group) for group in document["weightsManifest"]]
         topology = document["modelTopology"]
         topology = json.loads(topology) if isinstance(topology, str) else topology
         graph = document.get("format") == "graph-model" or "node" in topology
         signature = document.get("signature") or (document.get("userDefinedMetadata") or {}).get("signature")
-        stateful = not graph and _has_stateful_layer(topology)
+        stateful = not graph and any(layer.get("stateful") for layer in dictionaries(topology))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelLoadError(
             f"{title} is no whole TensorFlow.js model ({type(error).__name__}: {str(error)[:100]}); copy or convert it "
@@ -49,42 +49,27 @@ def read_files(path: Path) -> ModelFiles:
     return ModelFiles(
         path.absolute(),
         title,
-        tuple(shard for group in groups for shard in _check_shards(path, group, title)),
+        tuple(shard for shards, _ in groups for shard in shards),
         graph,
         signature if isinstance(signature, dict) else {},
-        sum(group.memory_bytes for group in groups),
+        sum(memory_bytes for _, memory_bytes in groups),
         stateful,
     )
 
 
-def _has_stateful_layer(topology: Any) -> bool:
-    pending = [topology]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, dict):
-            if item.get("stateful"):
-                return True
-            pending += item.values()
-        elif isinstance(item, list):
-            pending += item
-    return False
-
-
-class _WeightGroup(NamedTuple):
-    """Weights that lie one after the other in files."""
-
-    paths: list[Any]  # as the file writes them
-    memory_bytes: int  # once the weights are real numbers
-    stored_bytes: int | None  # None where there is text among the weights, whose size only its content tells
-
-    @classmethod
-    def parse(cls, group: Mapping[str, Any]) -> _WeightGroup:
-        weights = [(weight.get("quantization") or weight, _count(weight["shape"])) for weight in group["weights"]]
-        memory_bytes = sum(4 * count for _, count in weights)
-        if any(weight["dtype"] == "string" for weight in group["weights"]):
-            return cls(list(group["paths"]), memory_bytes, None)
-        stored_bytes = sum(count * _STORED_BYTES[str(stored["dtype"])] for stored, count in weights)
-        return cls(list(group["paths"]), memory_bytes, stored_bytes)
+def _check_group(model: Path, title: str, group: Mapping[str, Any]) -> tuple[list[Path], int]:
+    """Return the files of weights that lie one after the other in them, and the bytes of these as real numbers."""
+    files = [weight_file(model, title, name) for name in group["paths"]]
+    weights = [(weight.get("quantization") or weight, _count(weight["shape"])) for weight in group["weights"]]
+    if all(weight["dtype"] != "string" for weight in group["weights"]):  # of texts only the content tells the size
+        size = sum(size for _, size in files)
+        expected = sum(count * _STORED_BYTES[str(stored["dtype"])] for stored, count in weights)
+        if size != expected:
+            names = ", ".join(map(str, group["paths"][:3])) + (" …" if len(group["paths"]) > 3 else "")
+            raise ModelLoadError(
+                f"{title}: the weights in {names} have {size} bytes and must have {expected}; copy the files again"
+            )
+    return [path for path, _ in files], sum(4 * count for _, count in weights)
 
 
 def _count(shape: Any) -> int:
@@ -92,15 +77,3 @@ def _count(shape: Any) -> int:
     if any(size < 0 for size in sizes):
         raise ValueError("a weight has a negative size")
     return math.prod(sizes)
-
-
-def _check_shards(model: Path, group: _WeightGroup, title: str) -> list[Path]:
-    shards = [weight_file(model, title, name) for name in group.paths]
-    size = sum(size for _, size in shards)
-    if group.stored_bytes is not None and size != group.stored_bytes:
-        names = ", ".join(map(str, group.paths[:3])) + (" …" if len(group.paths) > 3 else "")
-        raise ModelLoadError(
-            f"{title}: the weights in {names} have {size} bytes and must have {group.stored_bytes}; copy the files "
-            "again"
-        )
-    return [path for path, _ in shards]
