@@ -172,16 +172,10 @@ class ClientConnection:
         self._fail(ConnectionLostError("the client was closed"))
 
     def forget(self) -> None:
-        """In a forked process, leave the connection to the other one, which does not notice.
-
-        No lock is taken, since a thread that is not here may have held it, and nothing is shut down.
-        """
-        self._reading, self._writing, self._state = threading.Lock(), threading.Lock(), threading.Lock()
-        self._waiting = {}
+        """In a forked process, leave the connection to the other one: no lock is taken, and nothing is shut down."""
         self._closed = ConnectionLostError(f"the connection to {self._name} belongs to the process that was forked")
         for pending in self._pending.values():
             pending.error = self._closed
-        self._pending = {}
         self._socket.close()
 
     def _send(self, chunks: list[bytes | memoryview]) -> None:

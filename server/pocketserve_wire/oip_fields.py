@@ -36,22 +36,19 @@ class BinaryReader:
     """Returns the bytes behind the JSON part in order; all of them must be used."""
 
     def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._offset = 0
+        self._rest = data
 
     def take(self, size: int, location: str) -> memoryview:
         """Return the next bytes, without a copy."""
-        left = len(self._data) - self._offset
+        left = len(self._rest)
         if size > left:
             raise invalid(location, f"unexpected size: binary_data_size is {size}, but only {left} bytes are left")
-        start = self._offset
-        self._offset += size
-        return self._data[start : self._offset]
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return part
 
     def expect_end(self) -> None:
         """Refuse bytes that no tensor has claimed."""
-        if self._offset != len(self._data):
-            surplus = len(self._data) - self._offset
+        if surplus := len(self._rest):
             raise bad_request(f"unexpected additional input data: {surplus} bytes follow the last tensor")
 
 

@@ -227,9 +227,8 @@ def _to_values(tensor: Tensor) -> Any:
         raise ApiError(ErrorCode.NOT_IMPLEMENTED, text)
     array = to_array(tensor)
     if array.dtype == object:
-        texts = np.empty(array.size, dtype=object)
-        texts[:] = [_encode_text(element, tensor.name) for element in array.reshape(-1).tolist()]
-        return texts.reshape(array.shape).tolist()
+        texts = [_encode_text(element, tensor.name) for element in array.reshape(-1).tolist()]
+        return np.array(texts, dtype=object).reshape(array.shape).tolist()
     if array.dtype == np.float32:
         exact, flat = np.empty(array.size), array.reshape(-1)
         for start in range(0, array.size, STEP):

@@ -18,9 +18,7 @@ from pocketserve_wire import ApiError
 if TYPE_CHECKING:
     from pocketserve.transports.http.chunked import ChunkedBody
 
-MAX_UNAUTHENTICATED_BODY: Final = (
-    4096  # bytes of a body without the token: the messages of pairing have a seventh of it
-)
+MAX_UNAUTHENTICATED_BODY: Final = 4096  # bytes without the token: the messages of pairing have a seventh of it
 TLS_HANDSHAKE: Final = b"\x16"  # first byte of every TLS connection (RFC 8446, section 5.1)
 _TRANSFER_ENCODING = re.compile(rb"^transfer-encoding:(.*)$", re.IGNORECASE | re.MULTILINE)
 

@@ -47,10 +47,8 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
 
     def execute(self) -> None:
         fault, error = self.request.error, self.request.refusal
-        if error is not None:
-            status, line = error.status, status_line(error.status)
-        else:
-            status, line = fault.code, f"{fault.code} {fault.reason}"
+        status = fault.code if error is None else error.status
+        if error is None:
             code = _CODES.get(status, ErrorCode.INVALID_REQUEST if status < 500 else ErrorCode.INTERNAL)
             detail = str(fault.body).strip()
             if code is ErrorCode.BODY_TOO_LARGE:
@@ -58,7 +56,7 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
             error = ApiError(code, f"{fault.reason}: {detail}")
         answer, body = error_response(error), error.body()
         count_answer(self.channel.server.traffic, None, status)
-        self.status = line
+        self.status = status_line(status)
         self.response_headers = [
             *answer.headers.items(),
             ("Content-Type", answer.content_type),
