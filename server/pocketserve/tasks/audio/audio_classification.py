@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM, AudioOptions
+from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM
 from pocketserve.tasks.audio.sounds import SoundInput, sound_properties
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
@@ -29,19 +28,18 @@ class AudioClassification:
     name = NAME
 
     def __init__(self, facts: ModelFacts) -> None:
-        options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
-        self._ranking = ranking_of(facts, options.output, NAME)
-        self._input = SoundInput(facts, options, NAME)
-        self._pool = options.pool
+        self._input = SoundInput(facts, NAME)
+        self._ranking = ranking_of(facts, self._input.options.output, NAME)
+        self._pool = self._input.options.pool
         self.labels = self._ranking.labels.names
         self.problem = self._ranking.problem
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """See :class:`~pocketserve.tasks.base.Task`. One run a window; the context is (start, seconds) of each."""
+        """Return a run a window; the context is (start, seconds) of each."""
         windows = self._input.windows(self._input.read(body, hints))
         return Prepared(self._input.runs(windows), [(window.start, window.seconds) for window in windows])
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score"}``, best first; with ``pool=none`` per window, with its times.
 
         A window counts in the mean by how much of it is sound: the padded rest of a recording weighs little.
@@ -65,8 +63,7 @@ class AudioClassification:
         weights = np.maximum([seconds for _, seconds in spans], 1e-9)
         return ranking.best(rows.max(axis=0) if pool == "max" else np.average(rows, axis=0, weights=weights), options)
 
-    def describe(self) -> Mapping[str, str]:
-        """See :class:`~pocketserve.tasks.base.Describer`."""
+    def describe(self) -> dict[str, str]:
         answer = f"labels with scores, {self._pool} over the windows; ?pool=none gives each window's"
         return {**self._input.describe(), "answer": answer}
 

@@ -47,9 +47,9 @@ class SoundInput:
         window: samples at a time; None gives the model the whole sound.
     """
 
-    def __init__(self, facts: ModelFacts, options: AudioOptions, task: str) -> None:
+    def __init__(self, facts: ModelFacts, task: str) -> None:
+        self.options = options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
         self._spec = spec = _sample_spec(facts, options, task)
-        self._options = options
         properties = sound_properties(facts)
         config = facts.json_beside("preprocessor_config.json")
         rate = options.sample_rate or (properties.sample_rate if properties else 0) or config.get("sampling_rate")
@@ -77,16 +77,16 @@ class SoundInput:
         if len(samples) * self._rate > wav.MAX_FRAMES * rate:
             raise invalid_input("the sound is too long once it has the model's sampling rate; send it in parts")
         samples = resample(samples, rate, self._rate)
-        if self._options.normalize == "zero-mean":
+        if self.options.normalize == "zero-mean":
             samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
-        elif self._options.normalize == "peak":
+        elif self.options.normalize == "peak":
             samples = samples / max(float(np.abs(samples).max()), 1e-7)
         return wav.Sound(samples.astype(np.float32, copy=False), self._rate)
 
     def windows(self, sound: wav.Sound) -> list[Window]:
         """Return the sound in the model's pieces, in order; at least one."""
         samples, window = sound.samples, self.window
-        length = len(samples) if window is None else window + self._options.context
+        length = len(samples) if window is None else window + self.options.context
         size = length * self._channels
         if self._features is not None:
             features = self._features.size(length)
@@ -96,7 +96,7 @@ class SoundInput:
         if window is None:
             return [Window(samples, 0.0, sound.seconds)]
         count = max(1, 1 + -(-(len(samples) - window) // self._hop))
-        if self._options.pad == "drop" and count > 1 and (count - 1) * self._hop + window > len(samples):
+        if self.options.pad == "drop" and count > 1 and (count - 1) * self._hop + window > len(samples):
             count -= 1
         maximum = min(MAX_WINDOWS, MAX_PREPARED // size)
         if count > maximum:
@@ -104,11 +104,11 @@ class SoundInput:
         return [self._cut(samples, window, number * self._hop) for number in range(count)]
 
     def _cut(self, samples: Array, window: int, start: int) -> Window:
-        context, channels = self._options.context, samples.shape[1]
+        context, channels = self.options.context, samples.shape[1]
         head, inside = samples[max(0, start - context) : start], samples[start : start + window]
         front = np.zeros((context - len(head), channels), np.float32)
         tail = np.zeros((window - len(inside), channels), np.float32)
-        if self._options.pad == "repeat":
+        if self.options.pad == "repeat":
             tail = np.resize(inside, tail.shape)
         return Window(np.concatenate([front, head, inside, tail]), start / self._rate, len(inside) / self._rate)
 
@@ -119,7 +119,7 @@ class SoundInput:
     def _tensor(self, values: Array) -> Array:
         kind = np.dtype(DATATYPES[self._spec.datatype].typestr)
         integers = kind.kind in "iu" and self._spec.quantization is None
-        if self._options.scale == "int16" or (integers and self._features is None):
+        if self.options.scale == "int16" or (integers and self._features is None):
             values = np.clip(np.rint(values * 32768), -32768, 32767)
         if self._features is None:
             values = values.reshape(self._shape(*values.shape))
@@ -152,7 +152,7 @@ class SoundInput:
         }
 
     def _decode(self, body: memoryview, hints: Hints) -> wav.Sound:
-        limit, mono = self._options.max_seconds, self._channels == 1
+        limit, mono = self.options.max_seconds, self._channels == 1
         name, rate = hints.values.get("format", "wav"), hints.values.get("rate", self._rate)
         if not len(body):
             raise invalid_input("the body is empty; send a WAV file")

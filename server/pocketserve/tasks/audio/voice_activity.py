@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM, AudioOptions
+from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM
 from pocketserve.tasks.audio.sounds import SoundInput
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Arrays, Hints, Prepared, TaskDefinition
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions, activate, real_values
 from pocketserve.tensors import Array
@@ -25,9 +24,9 @@ class VoiceActivity:
     name = NAME
 
     def __init__(self, facts: ModelFacts) -> None:
-        self._options = options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
         self._activation = facts.manifest.section(ClassificationOptions).activation
-        self._input = SoundInput(facts, options, NAME)
+        self._input = SoundInput(facts, NAME)
+        self._options = options = self._input.options
         if self._input.window is None or self._input.window < 1:
             raise ModelLoadError(
                 f"model.toml: task {NAME} needs audio.window, the samples that the model takes at a time"
@@ -42,14 +41,12 @@ class VoiceActivity:
         self._output = output  # of speech; its last value where it has several
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """See :class:`~pocketserve.tasks.base.Task`. The windows are steps of one sequence; the context is the start of
-        each in seconds, and that of the sound's end.
-        """
+        """Return the windows as steps of one sequence; the context is their starts and the sound's end in seconds."""
         sound = self._input.read(body, hints)
         windows = self._input.windows(sound)
         return Prepared(self._input.runs(windows), ([window.start for window in windows], sound.seconds), chained=True)
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label": "speech", "start", "end", "score"}`` in order of time, ``score`` the mean probability.
 
         ``threshold`` is the probability from which a window is speech. ``pool=none`` answers every window's:
@@ -83,8 +80,7 @@ class VoiceActivity:
             for (start, end, score), before, after in zip(segments, pads, pads[1:], strict=False)
         ][: options.top_k]
 
-    def describe(self) -> Mapping[str, str]:
-        """See :class:`~pocketserve.tasks.base.Describer`."""
+    def describe(self) -> dict[str, str]:
         answer = "stretches of speech with start and end in seconds; ?pool=none gives each window's probability"
         return {**self._input.describe(), "answer": answer}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
@@ -100,7 +100,7 @@ class Recommendation:
             for item, score in islice(best, TOP_K if options.top_k is None else options.top_k)
         ]
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> dict[str, str]:
         user = ', or {"items": [...], "user": 5}' if self._user is not None else ""
         return {
             "input": f"a JSON list of items by number or title{user}",

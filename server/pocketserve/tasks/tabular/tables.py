@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
@@ -181,7 +181,7 @@ class TableTask:
         inputs, count = self._rows.read(body)
         return Prepared([inputs], count)
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> dict[str, str]:
         return {
             "input": self._rows.describe(),
             "preprocessing": "none",

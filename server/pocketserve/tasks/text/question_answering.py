@@ -51,9 +51,7 @@ class QuestionAnswering:
         self._encoder = token_encoder(facts, options, NAME)
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """See :class:`~pocketserve.tasks.base.Task`. The context is the text, its tokens, and for each run its first
-        token, their count, and their offset in the run.
-        """
+        """Return a run a window; the context is the text, its tokens, and (first token, count, offset) of each run."""
         texts = read_object(body, ("question", "context"), self._options.max_chars)
         text, tokenizer = texts["context"], self._encoder.tokenizer
         special = tokenizer.special
@@ -88,7 +86,7 @@ class QuestionAnswering:
             if score >= threshold
         ]
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> dict[str, str]:
         return {
             "input": 'JSON: {"question": "...", "context": "..."}',
             "preprocessing": f"tokens by the model's own vocabulary, windows of {self._encoder.length} tokens",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
@@ -52,7 +51,7 @@ class TextClassification:
                 answer += ranking.best(row, options, **more)
         return answer
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> dict[str, str]:
         return {
             "input": "a text in UTF-8, or a JSON list of texts",
             "preprocessing": "tokens by the model's own vocabulary, cut to the model's length",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,9 +36,7 @@ class TextEmbedding:
         self._output = _output(facts, options.output)
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """See :class:`~pocketserve.tasks.base.Task`. The context is each run's number of tokens without padding, and
-        whether the first text is a query to compare with.
-        """
+        """Return a run a text; the context is the number of tokens of each, and whether the first is a query."""
         comparison, limit = _comparison(body), self._options.max_chars
         if comparison is None:
             texts, _ = read_texts(body, hints, limit)
@@ -62,7 +59,7 @@ class TextEmbedding:
         order = np.argsort([-score for score in scores], kind="stable")[: options.top_k]
         return [{"index": int(i), "score": scores[i]} for i in order if scores[i] >= threshold]
 
-    def describe(self) -> Mapping[str, str]:
+    def describe(self) -> dict[str, str]:
         return {
             "input": 'a text, a JSON list of texts, or {"query": "...", "texts": [...]} to compare',
             "preprocessing": "tokens by the model's own vocabulary, cut to the model's length",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, TaskDefinition
+from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
 from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import Ranking, ranking_of
@@ -53,13 +52,13 @@ class ImageClassification(PictureTask):
         self.problem = ranking.problem
         self._ranking = ranking
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return the best classes: ``{"label", "index", "score"}``, ties in order of the class."""
         scores = runs[0][self._ranking.spec.name]
         row = (scores[0] if scores.ndim > 1 else scores).reshape(-1)
         return self._ranking.best(self._ranking.rows(row).reshape(-1), options)
 
-    def _draw(self, canvas: Canvas, runs: Sequence[Arrays], answer: Answer, context: Any) -> None:
+    def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         canvas.bars([(entry["label"], entry["score"]) for entry in answer])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, ExtendedAnswer, TaskDefinition
+from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, ExtendedAnswer, Runs, TaskDefinition
 from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import activate, real_values
@@ -78,7 +78,7 @@ class ImageSegmentation(PictureTask):
             raise ModelLoadError(f"model.toml: segmentation.output must name the map of classes, one of {names}")
         self._output = fitting[0]
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer | ExtendedAnswer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | ExtendedAnswer:
         """Return ``{"label", "index", "share", "pixels"}``, the largest first; with ``mask=png`` also the mask itself.
 
         ``threshold`` is the least share. Bars of a letterbox do not count.
@@ -103,7 +103,7 @@ class ImageSegmentation(PictureTask):
             entries, {"mask": base64.b64encode(_png(classes)).decode("ascii"), "mask_box": area._asdict()}
         )
 
-    def _draw(self, canvas: Canvas, runs: Sequence[Arrays], answer: Answer, context: Any) -> None:
+    def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         classes, area = self._mask(runs[0], context)
         ground = [entry["index"] for entry in answer if entry["label"].lower() in (BACKGROUND, "0")]
         canvas.mask(classes, area, ground)

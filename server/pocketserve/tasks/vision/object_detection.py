@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import BoundingBoxProperties
 from pocketserve.tasks.arrays import is_npy, read_npy
-from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, TaskDefinition
+from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
 from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts
 from pocketserve.tasks.scores import threshold_of
@@ -98,7 +97,7 @@ class ObjectDetection(PictureTask):
         anchors = _anchors(facts, options, *self._picture.size)
         self._outputs = DetectionOutputs(options, facts.outputs, facts.metadata, anchors)
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture."""
         defaults, size = self._options, self._picture.size
         floor = next((v for v in (options.threshold, defaults.threshold) if v is not None), THRESHOLD)
@@ -126,7 +125,7 @@ class ObjectDetection(PictureTask):
             if box[2] > box[0] and box[3] > box[1]
         ]
 
-    def _draw(self, canvas: Canvas, runs: Sequence[Arrays], answer: Answer, context: Any) -> None:
+    def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         canvas.boxes([(entry["box"], f"{entry['label']} {entry['score']:.0%}", entry["index"]) for entry in answer])
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import NO_HINTS, Answer, Arrays, Hints, Prepared, invalid_input
+from pocketserve.tasks.base import NO_HINTS, Answer, Hints, Prepared, Runs, invalid_input
 from pocketserve.tasks.labels import Labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.vision.frames import is_frame
@@ -184,12 +184,11 @@ class PictureTask(ABC):
         self._picture = picture
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """See :class:`~pocketserve.tasks.base.Task`; the context is the picture's placement in the input."""
+        """Return one run; the context is the picture's placement in the input."""
         array, placement = self._picture.read(body, hints)
         return Prepared([{self._picture.spec.name: array}], placement)
 
-    def annotate(self, body: memoryview, hints: Hints, runs: Sequence[Arrays], answer: Answer, context: Any) -> bytes:
-        """See :class:`~pocketserve.tasks.base.Annotator`."""
+    def annotate(self, body: memoryview, hints: Hints, runs: Runs, answer: Answer, context: Any) -> bytes:
         if is_tensor(body, hints):
             raise invalid_input("annotate needs a picture, the body holds numbers")
         from pocketserve.tasks.vision.drawing import Canvas  # late: few answers are drawn
@@ -199,11 +198,10 @@ class PictureTask(ABC):
         return canvas.png()
 
     @abstractmethod
-    def _draw(self, canvas: Canvas, runs: Sequence[Arrays], answer: Answer, context: Any) -> None:
+    def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         """Draw an answer on its picture."""
 
-    def describe(self) -> Mapping[str, str]:
-        """See :class:`~pocketserve.tasks.base.Describer`."""
+    def describe(self) -> dict[str, str]:
         return {
             "input": "a picture (JPEG, PNG, WebP, BMP, GIF), or a camera frame with ?format=",
             "preprocessing": self._picture.describe(),

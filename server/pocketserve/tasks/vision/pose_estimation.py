@@ -10,7 +10,7 @@ import numpy as np
 
 from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, TaskDefinition
+from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, Runs, TaskDefinition
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.scores import real_values, sigmoid
@@ -122,7 +122,7 @@ class PoseEstimation(PictureTask):
         self._format = name
         self._outputs = _posenet_outputs(options, facts.outputs) if name == "posenet" else facts.outputs[:1]
 
-    def answer(self, runs: Sequence[Arrays], options: AnswerOptions, context: Any = None) -> Answer:
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return a person per entry, best first: ``{"label", "score", "box", "keypoints"}``, in pixels of the picture.
 
         ``threshold`` is the least score of a person; all points are answered, each with its score.
@@ -132,7 +132,7 @@ class PoseEstimation(PictureTask):
         people.sort(key=lambda person: -person.score)
         return [self._entry(person, context, options.language) for person in people[: options.top_k]]
 
-    def _draw(self, canvas: Canvas, runs: Sequence[Arrays], answer: Answer, context: Any) -> None:
+    def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         least = POINT_THRESHOLD if self._options.threshold is None else self._options.threshold
         for number, entry in enumerate(answer):
             points = entry["keypoints"]
