@@ -224,7 +224,7 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]], str]] = {
     "unknown name": (
         {"format": "ssd", "boxes": "x"},
         {"boxes": (1, 4, 4)},
-        "names 'x'; the model's outputs are 'boxes'",
+        "names 'x'; the model has 'boxes'",
     ),
     "no scores": ({"format": "ssd"}, {"boxes": (1, 4, 4)}, "detection.scores must name"),
     "no table": ({"format": "yolov8"}, {"o": (1, 84)}, "needs an output of three dimensions"),

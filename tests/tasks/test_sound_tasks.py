@@ -265,7 +265,7 @@ def test_pieces_are_in_order_and_speech(scores: list[float], silence: int) -> No
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no rate": ({"sample_rate": None}, "needs audio.sample_rate"),
-    "no such input": ({"input": "y"}, "audio.input is 'y'; the model has x, h, sr"),
+    "no such input": ({"input": "y"}, "audio.input names 'y'; the model has 'x', 'h', 'sr'"),
     "no window": ({"window": None}, "needs audio.window"),
     "no such output": ({"output": "q"}, "audio.output may be p, hn"),
 }

@@ -258,11 +258,11 @@ WRONG: dict[str, tuple[list[TensorSpec], dict[str, Any], dict[str, Any], str]] =
         FILES,
         "say with text.ids",
     ),
-    "no such input": (bert_inputs(), {"ids": "x"}, FILES, "text.ids is 'x'; the model has input_ids"),
+    "no such input": (bert_inputs(), {"ids": "x"}, FILES, "text.ids names 'x'; the model has 'input_ids'"),
     "no tokenizer.json": (bert_inputs(), {"tokenizer": "huggingface"}, FILES, "no tokenizer.json beside the model"),
     "a broken tokenizer.json": (bert_inputs(), {}, {"tokenizer.json": "{"}, "tokenizer.json beside the model cannot"),
     "an evil delimiter": (bert_inputs(), {"tokenizer": "regex", "delimiter": "(a+)+"}, FILES, "delimiter"),
-    "no such output": (bert_inputs(), {"output": "z"}, FILES, "names output 'z'"),
+    "no such output": (bert_inputs(), {"output": "z"}, FILES, "text.output names 'z'"),
 }
 
 

@@ -133,6 +133,16 @@ class ModelFacts:
         )
 
 
+def named_tensor(specs: Sequence[TensorSpec], key: str, name: str) -> TensorSpec:
+    """Return the input or output that a key of the manifest names."""
+    for spec in specs:
+        if name in (spec.name, *spec.aliases):
+            return spec
+    raise ModelLoadError(
+        f"model.toml: {key} names {name!r}; the model has {', '.join(repr(spec.name) for spec in specs)}"
+    )
+
+
 def properties_of(version: VersionEntry, session: Session) -> dict[str, str]:
     """Return a model file's texts about itself by name, values in Python's notation; empty where there are none."""
     read = version.format.properties

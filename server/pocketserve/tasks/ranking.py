@@ -10,7 +10,7 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import AnswerOptions, Arrays
 from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
-from pocketserve.tasks.model_facts import CONFIG, ModelFacts
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts, named_tensor
 from pocketserve.tasks.scores import (
     Calibration,
     ClassificationOptions,
@@ -94,11 +94,10 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
 def _output_number(facts: ModelFacts, name: str, task: str) -> int:
     """Return which output holds the scores: the named one, the only one, else the one with labels or a usual name."""
     names = [spec.name for spec in facts.outputs]
-    listed = ", ".join(names)
-    if name and name not in names:
-        raise ModelLoadError(f"model.toml: task {task} names output {name!r}; the model has {listed}")
-    if name or len(names) == 1:
-        return names.index(name) if name else 0
+    if name:
+        return facts.outputs.index(named_tensor(facts.outputs, _OUTPUT_KEYS.get(task, ""), name))
+    if len(names) == 1:
+        return 0
     signs = (
         [bool(facts.output_metadata(number).associated_files) for number in range(len(names))],
         [output.casefold() in _SCORE_NAMES for output in names],
@@ -107,6 +106,7 @@ def _output_number(facts: ModelFacts, name: str, task: str) -> int:
     for sign in signs:
         if sum(sign) == 1:
             return sign.index(True)
+    listed = ", ".join(names)
     raise ModelLoadError(
         f"model.toml: task {task}: the model has {len(names)} outputs ({listed}); name one as {_OUTPUT_KEYS[task]}"
     )

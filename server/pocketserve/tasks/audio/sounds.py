@@ -16,7 +16,7 @@ from pocketserve.tasks.audio.resampling import resample
 from pocketserve.tasks.audio.spectrogram import features_of
 from pocketserve.tasks.base import Arrays, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import cancellable
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts, named_tensor
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
 
@@ -209,14 +209,14 @@ def sound_properties(facts: ModelFacts) -> AudioProperties | None:
 
 
 def _sample_spec(facts: ModelFacts, options: AudioOptions, task: str) -> TensorSpec:
-    names = [spec.name for spec in facts.inputs]
-    if options.input and options.input not in names:
-        raise ModelLoadError(f"model.toml: audio.input is {options.input!r}; the model has {', '.join(names)}")
+    if options.input:
+        return named_tensor(facts.inputs, "audio.input", options.input)
     filled = {*facts.manifest.state.feedback, *RATE_NAMES, options.rate_input}
-    fitting = [s for s in facts.inputs if s.name == options.input or (not options.input and s.name not in filled)]
+    fitting = [spec for spec in facts.inputs if spec.name not in filled]
     if len(fitting) != 1:
+        names = ", ".join(spec.name for spec in facts.inputs)
         raise ModelLoadError(
-            f"model.toml: task {task} needs one input for samples, but the model has {', '.join(names)}; name it in "
+            f"model.toml: task {task} needs one input for samples, but the model has {names}; name it in "
             f"audio.input, and name inputs that take an output's value back in [state.feedback]"
         )
     return fitting[0]

@@ -11,7 +11,7 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.base import Arrays
-from pocketserve.tasks.model_facts import CONFIG, ModelFacts
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts, named_tensor
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.tokenizers import tokenizer_of
 from pocketserve.tasks.text.tokens import Tokenizer
@@ -115,13 +115,8 @@ def full_name(spec: TensorSpec, metadata: TensorMetadata) -> str:
 
 def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, TensorSpec]:
     """Return the inputs by role, as the manifest says or else as their names say."""
-    by_name = {name: spec for spec in facts.inputs for name in (*spec.aliases, spec.name)}
-    roles = {}
-    for role, name in (("ids", options.ids), ("mask", options.mask), ("types", options.types)):
-        if name and name not in by_name:
-            raise ModelLoadError(f"model.toml: text.{role} is {name!r}; the model has {', '.join(by_name)}")
-        if name:
-            roles[role] = by_name[name]
+    names = (("ids", options.ids), ("mask", options.mask), ("types", options.types))
+    roles = {role: named_tensor(facts.inputs, f"text.{role}", name) for role, name in names if name}
     left = [(full_name(spec, facts.input_metadata(number)), spec) for number, spec in enumerate(facts.inputs)]
     left = [(name, spec) for name, spec in left if spec not in roles.values()]
     for role, words in _ROLE_WORDS.items():
@@ -132,7 +127,6 @@ def _roles(facts: ModelFacts, options: TextOptions, task: str) -> dict[str, Tens
     if "ids" not in roles and len(left) == 1:
         roles["ids"] = left.pop()[1]
     if left or "ids" not in roles:
-        raise ModelLoadError(
-            f"model.toml: task {task}: say with text.ids, text.mask, text.types what {', '.join(by_name)} take"
-        )
+        inputs = ", ".join(spec.name for spec in facts.inputs)
+        raise ModelLoadError(f"model.toml: task {task}: say with text.ids, text.mask, text.types what {inputs} take")
     return roles

@@ -9,10 +9,10 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import BoundingBoxProperties, ModelMetadata, TensorMetadata
+from pocketserve.tasks.model_facts import named_tensor
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.boxes import decode_anchors, to_corners
 from pocketserve.tasks.vision.detection_options import DetectionOptions
-from pocketserve.tasks.vision.picture_input import named_output
 from pocketserve.tensors import Array, TensorSpec
 
 MAX_CANDIDATES = 1000  # boxes that suppression looks at: it compares each with each
@@ -113,7 +113,7 @@ class DetectionOutputs:
     def _rows(self, outputs: Sequence[TensorSpec]) -> TensorSpec:
         """Return the one table of all: the named output, else the first of three dimensions."""
         if self._options.boxes is not None:
-            return named_output(outputs, "detection.boxes", self._options.boxes)
+            return named_tensor(outputs, "detection.boxes", self._options.boxes)
         for spec in outputs:
             if len(spec.shape) == 3 or spec.open:
                 return spec
@@ -122,7 +122,7 @@ class DetectionOutputs:
     def _match(self, outputs: Sequence[TensorSpec], described: Sequence[TensorMetadata]) -> dict[str, TensorSpec]:
         """Return outputs by role, as the manifest, the file's metadata, the outputs' names and their order tell it."""
         names = {role: name for role in WORDS if (name := getattr(self._options, role)) is not None}
-        roles = {role: named_output(outputs, f"detection.{role}", name) for role, name in names.items()}
+        roles = {role: named_tensor(outputs, f"detection.{role}", name) for role, name in names.items()}
 
         def assign(role: str | None, spec: TensorSpec) -> None:
             if role is not None and role not in roles and spec not in roles.values() and _could_be(role, spec):

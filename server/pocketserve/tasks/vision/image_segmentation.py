@@ -12,7 +12,7 @@ from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, ExtendedAnswer, Runs, TaskDefinition
 from pocketserve.tasks.labels import find_labels, label_of
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts, named_tensor
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.geometry import Area, Placement
 from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
@@ -70,13 +70,13 @@ class ImageSegmentation(PictureTask):
     def __init__(self, facts: ModelFacts) -> None:
         super().__init__(picture_input(facts, NAME), find_labels(facts))
         self._options = options = facts.manifest.section(SegmentationOptions)
-        by_name = [spec for spec in facts.outputs if options.output in (spec.name, *spec.aliases)]
         maps = [spec for spec in facts.outputs if spec.open or len(spec.shape) in (3, 4)]
-        fitting = by_name if options.output else maps
-        if len(fitting) != 1:
+        if options.output:
+            maps = [named_tensor(facts.outputs, "segmentation.output", options.output)]
+        if len(maps) != 1:
             names = ", ".join(repr(spec.name) for spec in facts.outputs)
             raise ModelLoadError(f"model.toml: segmentation.output must name the map of classes, one of {names}")
-        self._output = fitting[0]
+        self._output = maps[0]
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | ExtendedAnswer:
         """Return ``{"label", "index", "share", "pixels"}``, the largest first; with ``mask=png`` also the mask itself.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -208,12 +207,3 @@ class PictureTask(ABC):
             "answer": self.answer_text,
             "example": "photo.jpg",
         }
-
-
-def named_output(outputs: Sequence[TensorSpec], key: str, name: str) -> TensorSpec:
-    """Return the output that a key of the manifest names."""
-    for spec in outputs:
-        if name in (spec.name, *spec.aliases):
-            return spec
-    names = ", ".join(repr(spec.name) for spec in outputs)
-    raise ModelLoadError(f"model.toml: {key} names {name!r}; the model's outputs are {names}")

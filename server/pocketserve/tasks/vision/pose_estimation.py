@@ -12,10 +12,10 @@ from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, Runs, TaskDefinition
 from pocketserve.tasks.labels import Labels, find_labels, label_of
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.model_facts import ModelFacts, named_tensor
 from pocketserve.tasks.scores import real_values, sigmoid
 from pocketserve.tasks.vision.geometry import Placement, box_entry
-from pocketserve.tasks.vision.picture_input import PictureTask, named_output, picture_input, takes_picture
+from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.preprocessing import IMAGE, ImageOptions
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
@@ -97,7 +97,7 @@ def _posenet_outputs(options: PoseOptions, outputs: Sequence[TensorSpec]) -> tup
     """Return heat maps with one channel a point, and offsets with two."""
     maps = [spec for spec in outputs if len(spec.shape) == 4]
     heatmaps, offsets = (
-        maps if name is None else [named_output(outputs, f"pose.{role}", name)]
+        maps if name is None else [named_tensor(outputs, f"pose.{role}", name)]
         for role, name in (("heatmaps", options.heatmaps), ("offsets", options.offsets))
     )
     for heat, offset in itertools.product(heatmaps, offsets):
