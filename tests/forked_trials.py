@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from pocketserve.cli import main
-from pocketserve.quarantine import process, sandbox
+from pocketserve.quarantine import sandbox
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 
 MAX = 1 << 20
@@ -103,7 +103,7 @@ def serve(packages: list[str], arguments: list[str]) -> int:
         fork_trials(theirs)
         os._exit(0)
     theirs.close()
-    started, ready = process._started, False
+    started, ready = subprocess.Popen, False
 
     def start(command: list[str], **options: Any) -> Any:
         nonlocal ready
@@ -113,7 +113,7 @@ def serve(packages: list[str], arguments: list[str]) -> int:
         assert ready, "a package cannot be imported"
         return Trial(ours, command, options["cwd"], options["env"])
 
-    process._started = start
+    subprocess.Popen = start  # type: ignore[misc, assignment]
     return main(arguments)
 
 

@@ -13,8 +13,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from pocketserve.engine.device.cores import available_memory
 from pocketserve.quarantine import TRIAL_PREFIX
@@ -24,6 +25,7 @@ from pocketserve.quarantine.verdicts import Verdict
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import TRIAL_VARIABLE, ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
+from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.state.folder_lock import WorkFolder, locked
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -39,126 +41,118 @@ SPARE_THREADS = 8
 ALARM_MARGIN_S = 5  # after its time limit, a trial whose server has gone ends itself
 
 
-class TrialProcess:
-    """A process that loads and runs one version, in a work folder of its own.
+def run_trial(
+    entry: ModelEntry,
+    version: VersionEntry,
+    source: ModelSource,
+    state_dir: Path,
+    timeout: float,
+    memory: int,
+    on_start: Callable[[subprocess.Popen[bytes]], None],
+) -> Verdict:
+    """Load and run one version in a process, in a work folder of its own, and return what its end means.
+
+    Args:
+        timeout: seconds from its start to its answer.
+        memory: resident bytes that it may take.
+        on_start: takes the process; whoever ends it, by :func:`end`, ends the trial.
 
     Raises:
-        ApiError: MODEL_NOT_READY, there is no room for the folder, or no process.
+        ApiError: MODEL_NOT_READY, the device had too little of something.
+        RuntimeMissingError, ModelLoadError: the framework is missing, or refused the file in good order. Neither is
+            a verdict: another framework or manifest may change it.
     """
-
-    def __init__(
-        self,
-        entry: ModelEntry,
-        version: VersionEntry,
-        source: ModelSource,
-        state_dir: Path,
-        timeout: float,
-        memory: int,
-    ) -> None:
-        self._format, self._timeout, self._memory = version.format, timeout, memory
-        limits = {"data_limit": memory + HEADROOM_BYTES, "alarm": math.ceil(timeout) + ALARM_MARGIN_S}
-        self._request = serialize_request(entry, version, source, **limits)
-        with contextlib.ExitStack() as stack:
-            folder = _work_folder(state_dir)
-            stack.callback(folder.remove)
-            rules = rules_for(entry, version, source, str(folder.path))
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "pocketserve.quarantine.sandbox", json.dumps(rules)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
-                    stderr=subprocess.DEVNULL,
-                    cwd=folder.path,
-                    env=_environment(str(folder.path)),
-                    start_new_session=True,  # so that its own children end with it
-                )
-            except OSError as error:
-                _retry_later(f"a process for the file's trial cannot be had ({error.strerror})")
-            assert self._process.stdin is not None and self._process.stdout is not None
-            self._input = stack.enter_context(self._process.stdin)
-            self._output = stack.enter_context(self._process.stdout)
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        """End the process, if it runs, and remove its folder."""
-        with self._stack:
-            if self._process.returncode is None:
-                self.end()
-
-    def end(self) -> None:
-        """End the process, and whatever it started."""
+    limits = {"data_limit": memory + HEADROOM_BYTES, "alarm": math.ceil(timeout) + ALARM_MARGIN_S}
+    request = serialize_request(entry, version, source, **limits)
+    with contextlib.ExitStack() as stack:
+        folder = _work_folder(state_dir)
+        stack.callback(folder.remove)
+        rules = rules_for(entry, version, source, str(folder.path))
         try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            self._process.kill()
-        self._process.wait()
-
-    def judge(self) -> Verdict:
-        """Wait for the end of the process and return what it means.
-
-        Raises:
-            ApiError: MODEL_NOT_READY, the device had too little of something.
-            RuntimeMissingError, ModelLoadError: the framework is missing, or refused the file in good order. Neither is
-                a verdict: another framework or manifest may change it.
-        """
-        try:
-            fault = self._watch()
-        finally:
-            self.end()  # what it started may still run
-        answer = self._answer()
-        try:
-            verdict = fault or _judge(self._process.returncode, answer.removeprefix(IMPORTED))
-        except ModelLoadError:
-            _check_resources()
-            raise
-        if not verdict.ok:
-            _check_resources()
-            if not verdict.memory and not answer.startswith(IMPORTED):
-                self._check_framework(timed_out=fault is not None)
-        return verdict
-
-    def _watch(self) -> Verdict | None:
-        """Hand the request over and wait for the end; return what breaking a limit means, or None."""
-        os.set_blocking(self._input.fileno(), False)  # a long one does not fit into the pipe before it is read
-        deadline = time.monotonic() + self._timeout
-        rest = memoryview(self._request)
-        while True:
-            if rest:
-                rest = rest[_write(self._input.fileno(), rest) :]
-                if not rest:
-                    self._input.close()
-            try:
-                self._process.wait(POLL_INTERVAL_S)
-                return None
-            except subprocess.TimeoutExpired:
-                if time.monotonic() > deadline:
-                    return Verdict(False, f"it did not finish loading and running within {self._timeout:g} s")
-                if _resident_bytes(self._process.pid) > self._memory:
-                    reason = f"it took more than {self._memory // 2**20} MiB of memory"
-                    return Verdict(False, reason, memory=self._memory)
-
-    def _answer(self) -> bytes:
-        """Return what it has written, which fits into a pipe. Its children may still hold the other end."""
-        os.set_blocking(self._output.fileno(), False)
-        try:
-            return os.read(self._output.fileno(), MAX_ANSWER_BYTES)
-        except BlockingIOError:
-            return b""
-
-    def _check_framework(self, *, timed_out: bool) -> None:
-        """Blame a framework that is not imported here, and whose import ended the trial or did not end."""
-        packages = self._format.packages
-        if not sys.modules.keys().isdisjoint(packages):
-            return
-        package = next((name for name in packages if importlib.util.find_spec(name) is not None), self._format.name)
-        if timed_out:
-            raise RuntimeMissingError(
-                f"the import of {package} alone takes more than {self._timeout:g} s; try again when the device has "
-                "less to do, or give --trial-timeout more seconds"
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "pocketserve.quarantine.sandbox", json.dumps(rules)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,  # no file: on a full disk every model would seem to have ended its process
+                stderr=subprocess.DEVNULL,
+                cwd=folder.path,
+                env=_environment(str(folder.path)),
+                start_new_session=True,  # so that its own children end with it
             )
+        except OSError as error:
+            _retry_later(f"a process for the file's trial cannot be had ({error.strerror})")
+        assert process.stdin is not None and process.stdout is not None
+        with process.stdin, process.stdout:
+            try:
+                on_start(process)
+                fault = _watch(process, process.stdin, request, timeout, memory)
+            finally:
+                end(process)  # what it started may still run
+            answer = _answer(process.stdout)
+    try:
+        verdict = fault or _judge(process.returncode, answer.removeprefix(IMPORTED))
+    except ModelLoadError:
+        _check_resources()
+        raise
+    if not verdict.ok:
+        _check_resources()
+        if not verdict.memory and not answer.startswith(IMPORTED):
+            _check_framework(version.format, timeout, timed_out=fault is not None)
+    return verdict
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, and whatever it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait()
+
+
+def _watch(
+    process: subprocess.Popen[bytes], pipe: IO[bytes], request: bytes, timeout: float, memory: int
+) -> Verdict | None:
+    """Hand the request over and wait for the end; return what breaking a limit means, or None."""
+    os.set_blocking(pipe.fileno(), False)  # a long one does not fit into the pipe before it is read
+    deadline = time.monotonic() + timeout
+    rest = memoryview(request)
+    while True:
+        if rest:
+            rest = rest[_write(pipe.fileno(), rest) :]
+            if not rest:
+                pipe.close()
+        try:
+            process.wait(POLL_INTERVAL_S)
+            return None
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                return Verdict(False, f"it did not finish loading and running within {timeout:g} s")
+            if _resident_bytes(process.pid) > memory:
+                return Verdict(False, f"it took more than {memory // 2**20} MiB of memory", memory=memory)
+
+
+def _answer(pipe: IO[bytes]) -> bytes:
+    """Return what it has written, which fits into a pipe. Its children may still hold the other end."""
+    os.set_blocking(pipe.fileno(), False)
+    try:
+        return os.read(pipe.fileno(), MAX_ANSWER_BYTES)
+    except BlockingIOError:
+        return b""
+
+
+def _check_framework(format: ModelFormat, timeout: float, *, timed_out: bool) -> None:
+    """Blame a framework that is not imported here, and whose import ended the trial or did not end."""
+    if not sys.modules.keys().isdisjoint(format.packages):
+        return
+    package = next((name for name in format.packages if importlib.util.find_spec(name) is not None), format.name)
+    if timed_out:
         raise RuntimeMissingError(
-            f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
+            f"the import of {package} alone takes more than {timeout:g} s; try again when the device has "
+            "less to do, or give --trial-timeout more seconds"
         )
+    raise RuntimeMissingError(
+        f"{package} is installed, but its import ends the process; `pocketserve doctor` says what to do"
+    )
 
 
 def _retry_later(reason: str, seconds: int = 5) -> NoReturn:
@@ -212,7 +206,7 @@ def _write(pipe: int, data: memoryview) -> int:
 
 
 def _judge(exit_code: int, answer: bytes) -> Verdict:
-    """Return what the end of a trial within its limits means. Raises as :meth:`TrialProcess.judge`."""
+    """Return what the end of a trial within its limits means. Raises as :func:`run_trial`."""
     if exit_code in (-signal.SIGKILL, -signal.SIGTERM):
         # Android ends child processes when it likes: that says nothing of the file.
         _retry_later("the system ended the file's trial", 1)

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,7 +28,7 @@ from pocketserve.state.folder_lock import sweep
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from pocketserve.quarantine.process import TrialProcess
+    from subprocess import Popen
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Quarantine:
         self._store = VerdictStore(state_dir / "verdicts.json")
         # One trial at a time: each may take as much memory as a whole framework.
         self._trial = threading.Lock()
-        self._process: TrialProcess | None = None
+        self._process: Popen[bytes] | None = None
         sweep(state_dir, TRIAL_PREFIX)
 
     def check(
@@ -109,7 +109,12 @@ class Quarantine:
     def close(self) -> None:
         """End the trial that runs."""
         if (process := self._process) is not None:
-            process.end()
+            from pocketserve.quarantine.process import end
+
+            end(process)
+
+    def _started(self, process: Popen[bytes]) -> None:
+        self._process = process
 
     def _verdict(self, key: str) -> Verdict | None:
         verdict = self._store.get(key)
@@ -122,7 +127,7 @@ class Quarantine:
     def _try(
         self, key: str, entry: ModelEntry, version: VersionEntry, content: str, source: ModelSource, deadline: float
     ) -> Verdict:
-        from pocketserve.quarantine.process import TrialProcess  # late: known files need no process
+        from pocketserve.quarantine.process import run_trial  # late: known files need no process
 
         if not self._trial.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
             raise ApiError(ErrorCode.DEADLINE_EXCEEDED, "the request's timeout passed while another file was tried")
@@ -132,8 +137,7 @@ class Quarantine:
             started = time.monotonic()
             limits = self._limits.timeout, self._limits.memory_bytes()
             try:
-                with closing(TrialProcess(entry, version, source, self._state_dir, *limits)) as self._process:
-                    verdict = self._process.judge()
+                verdict = run_trial(entry, version, source, self._state_dir, *limits, self._started)
             finally:
                 self._process = None
             log.info("tried %s in %.2f s: %s", version.path.name, time.monotonic() - started, verdict.reason or "good")
