@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import resource
 import socket
-import threading
 import time
 from typing import Final
 
@@ -33,7 +33,6 @@ def listen(host: str, port: int, option: str, wait: float = 0.0) -> socket.socke
         wait: seconds for which a port that somebody else has is waited for.
     """
     deadline = time.monotonic() + wait
-    pause = threading.Event().wait
     warned = False
     while True:
         try:
@@ -46,7 +45,7 @@ def listen(host: str, port: int, option: str, wait: float = 0.0) -> socket.socke
         if not warned:
             log.warning("another program has %s:%d; waiting for it for %g s", host, port, wait)
             warned = True
-        pause(min(LOOK_EVERY_S, max(0.0, deadline - time.monotonic())))
+        time.sleep(min(LOOK_EVERY_S, max(0.0, deadline - time.monotonic())))
 
 
 def affordable(maximum: int, share: float, setting: str) -> int:
@@ -56,10 +55,6 @@ def affordable(maximum: int, share: float, setting: str) -> int:
         share: of the remaining files, the part for this transport.
         setting: where the maximum comes from, for the log.
     """
-    try:
-        import resource
-    except ImportError:  # not on every system
-        return maximum
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return maximum

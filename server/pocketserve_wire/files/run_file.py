@@ -82,10 +82,8 @@ def _run_of(document: Mapping[str, Any]) -> Run:
 
 
 def _is_locked(descriptor: int) -> bool:
-    try:
-        import fcntl  # not on every system
-    except ImportError:
-        return False
+    import fcntl  # late: not on every system that the client runs on
+
     try:
         # Shared: two readers must not take each other for the server.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
