@@ -230,7 +230,7 @@ def test_squatter(serve_on):
     with served.client("socket", reconnect=0.0) as client:
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
         served.phone.begin(event)
-        squatter = served.phone.hijackers[event]
+        hijacker = served.phone.hijackers[event]
         with pytest.raises(ServerUnreachableError):
             width(client)  # the lost connection
         with pytest.raises(NotOurServerError):
@@ -245,7 +245,7 @@ def test_squatter(serve_on):
             automatic.send(Request("GET", "/v2"))
         automatic.close()
         eventually(lambda: "Address already in use; stop what uses it or choose another with" in served.log)
-        heard = b"".join(bytes(said) for said in squatter.received)
+        heard = b"".join(bytes(said) for said in hijacker.received)
         assert heard and token.encode() not in heard and b"petals" not in heard and b"/v2" not in heard
         served.phone.end(event)
         served.await_ready()
@@ -255,17 +255,17 @@ def test_squatter(serve_on):
     assert codes[0] == (-9, "squatter") and set(codes[1:]) == {(1, "squatter")}
 
 
-def test_a_squatter_hears_everything_over_http(serve_on):
+def test_a_hijacker_hears_everything_over_http(serve_on):
     """What docs/security.md says: HTTP cannot tell who listens. This test falls when that is mended."""
     served = serve_on()
     token, event = served.token_file.read_text().strip(), PhoneEvent("squatter")
     with served.client("http", reconnect=0.0) as client:
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
         served.phone.begin(event)
-        squatter = served.phone.hijackers[event]
+        hijacker = served.phone.hijackers[event]
         with pytest.raises(ServerUnreachableError):
             width(client)
-        assert any(token.encode() in bytes(said) for said in squatter.received)
+        assert any(token.encode() in bytes(said) for said in hijacker.received)
         served.phone.end(event)
         served.await_ready()
         assert width(client) == pytest.approx(WIDTH, abs=1e-3)
@@ -293,7 +293,7 @@ def test_events_that_cannot_be(event, expected):
     assert expected in str(caught.value)
 
 
-def test_a_squatter_cannot_take_ports_that_others_have(serve_on):
+def test_a_hijacker_cannot_take_ports_that_others_have(serve_on):
     """The event does not happen then, and the server comes back."""
     served = serve_on()
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(EventError, match="cannot be taken"):

@@ -76,13 +76,13 @@ class Recorder:
 
     def __init__(self, *ports: int) -> None:
         self._ports = ports
-        self._squatter = PortHijacker(ports)
+        self._hijacker = PortHijacker(ports)
 
     def __enter__(self) -> Recorder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._squatter.close()
+        self._hijacker.close()
 
     def heard(self) -> bytes:
         """Everything that was said to it so far; it takes connections in turn, so the last one waits for all others."""
@@ -90,8 +90,8 @@ class Recorder:
             with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as last:
                 last.sendall(b"GET end")
                 assert last.recv(1) == b""
-        assert len(self._squatter.received) > len(self._ports), "nobody else came"
-        return b"".join(bytes(said) for said in self._squatter.received)
+        assert len(self._hijacker.received) > len(self._ports), "nobody else came"
+        return b"".join(bytes(said) for said in self._hijacker.received)
 
     def was_told(self, *secrets: bytes) -> list[bytes]:
         """Those of the secrets that it has heard."""
@@ -118,41 +118,41 @@ def write_run(ports: Ports, *, mode: int = 0o600) -> Path:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_default_client_tells_a_squatter_nothing(ports, name):
+def test_a_default_client_tells_a_hijacker_nothing(ports, name):
     dead_run(ports.state, f"127.0.0.1:{ports.http}")
-    with Recorder(ports.http) as squatter, Client(reconnect=0.0) as client:
+    with Recorder(ports.http) as hijacker, Client(reconnect=0.0) as client:
         with pytest.raises(ServerUnreachableError, match=r"nothing shows that .* is your server"):
             CALLS[name](client)
-        assert squatter.was_told() == []
+        assert hijacker.was_told() == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_tells_a_squatter_nothing(ports, name, tmp_path, capsys):
+def test_a_command_tells_a_hijacker_nothing(ports, name, tmp_path, capsys):
     dead_run(ports.state, f"127.0.0.1:{ports.http}")
     (tmp_path / "token").write_text(TOKEN)
     words = [str(tmp_path / "token") if word == "TOKEN_FILE" else word for word in COMMANDS[name]]
-    with Recorder(ports.http) as squatter:
+    with Recorder(ports.http) as hijacker:
         assert main(words) == 1
-        assert squatter.was_told() == []
+        assert hijacker.was_told() == []
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "so it was told nothing; start the server with: pocketserve serve" in said
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_nor_one_on_both_ports(ports, name):
-    with Recorder(ports.http, ports.socket) as squatter, Client(reconnect=0.0) as client:
+    with Recorder(ports.http, ports.socket) as hijacker, Client(reconnect=0.0) as client:
         with pytest.raises(ServerUnreachableError):
             CALLS[name](client)
-        assert squatter.was_told() == []
+        assert hijacker.was_told() == []
 
 
 def test_without_a_token_it_is_told_no_more(ports, monkeypatch, tmp_path):
     monkeypatch.setenv("POCKETSERVE_TOKEN", "")
     monkeypatch.setenv("POCKETSERVE_TOKEN_FILE", str(tmp_path / "none"))
-    with Recorder(ports.http) as squatter, Client(reconnect=0.0) as client:
+    with Recorder(ports.http) as hijacker, Client(reconnect=0.0) as client:
         with pytest.raises(UnprovenPortError):
             client.predict("digits", SEVEN)
-        assert squatter.was_told() == []
+        assert hijacker.was_told() == []
 
 
 def _another_port(ports: Ports) -> Any:
@@ -196,10 +196,10 @@ def _a_fifo(ports: Ports) -> Any:
 )
 def test_run_files_that_prove_nothing(ports, leave):
     kept = leave(ports)
-    with Recorder(ports.http) as squatter, Client(reconnect=0.0) as client:
+    with Recorder(ports.http) as hijacker, Client(reconnect=0.0) as client:
         with pytest.raises(UnprovenPortError):
             client.index()
-        assert squatter.was_told() == []
+        assert hijacker.was_told() == []
     if kept is not None and hasattr(kept, "close"):
         kept.close()
 
@@ -217,10 +217,10 @@ def test_a_server_that_comes_in_between_proves_nothing(ports, monkeypatch):
         return found
 
     monkeypatch.setattr(run_file, "http_server", look)
-    with Recorder(ports.http) as squatter, Client(reconnect=0.0) as client:
+    with Recorder(ports.http) as hijacker, Client(reconnect=0.0) as client:
         with pytest.raises(UnprovenPortError):
             client.index()
-        assert squatter.was_told() == []
+        assert hijacker.was_told() == []
     assert looked(ports.state, ports.http) is not None
     markers[0].close()
 
@@ -235,11 +235,11 @@ def test_the_servers_own_file_opens_http(ports, new_server, monkeypatch):
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
         server.process.kill()
         server.process.wait(TIMEOUT_S)
-        with Recorder(server.port) as squatter:
+        with Recorder(server.port) as hijacker:
             for _ in range(2):  # the kept connection, and a new one
                 with pytest.raises(ServerUnreachableError):
                     client.predict("petals", [1, 2, 3])
-            assert squatter.was_told(server.token.encode(), b"petals") == []
+            assert hijacker.was_told(server.token.encode(), b"petals") == []
 
 
 @pytest.mark.live
