@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
-SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_WISH_S: Final = 2.0  # a signal that comes sooner says nothing new, and must not interrupt the tidying
 
 
@@ -28,8 +28,7 @@ def tidy_end() -> Iterator[None]:
             heeded = time.monotonic()
             raise KeyboardInterrupt
 
-    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-    previous = {number: signal.getsignal(number) for number in numbers}
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         for number, handler in previous.items():
             if handler is not signal.SIG_IGN:
