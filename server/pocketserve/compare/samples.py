@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve.cli import CommandError
+from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+from pocketserve.repository.scan import ModelEntry
 
 LABELS_FILE = "labels.csv"
 MAX_FILES = 100_000
@@ -53,6 +55,12 @@ class Facts(NamedTuple):
     labels: Sequence[str] = ()
     features: Sequence[str] = ()
     target: str = ""
+
+
+def facts_of(entry: ModelEntry, model: LoadedModel) -> Facts:
+    """Return what decides how data is read for a model."""
+    labels = getattr(model.task, "labels", ())
+    return Facts(model.task.name, list(labels), list(entry.manifest.feature_names), entry.manifest.target_name)
 
 
 def read_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:

@@ -217,9 +217,7 @@ def _try_all(plan: Plan, target: ComparedModel, progress: Progress) -> tuple[Fac
         except VersionFailure as failure:
             target.skipped[version] = str(failure)
             continue
-        facts = facts or Facts(
-            description["task"], description["labels"], description["features"], description["target"]
-        )
+        facts = facts or Facts(*description["facts"])
         runnable.append(version)
     if facts is None:
         raise CommandError(f"no version of {target.name!r} can be loaded: {next(iter(target.skipped.values()))}")

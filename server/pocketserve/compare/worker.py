@@ -22,6 +22,7 @@ from pocketserve.cli.commands.bench import descendants_of, memory_of
 from pocketserve.cli.local import open_local
 from pocketserve.cli.parent_death import bind_to
 from pocketserve.cli.random_inputs import random_inputs
+from pocketserve.compare.samples import facts_of
 from pocketserve.inference.call import InferenceCall, Payload, Prediction, RawPayload, TensorPayload
 from pocketserve.inference.waiter import answer_call
 from pocketserve.repository.files import file_bytes
@@ -59,7 +60,7 @@ class Subject:
         baseline, began = _memory(), time.perf_counter()
         with self._service.running(self._name, self._version) as (entry, handle):
             seconds = time.perf_counter() - began
-            model, task = handle.model, handle.model.task
+            model = handle.model
             return {
                 "load_ms": seconds * 1e3,
                 "memory_before": baseline,
@@ -69,10 +70,7 @@ class Subject:
                 "runtime": model.runtime,
                 "device": model.sessions[0].device,
                 "threads": model.threads,
-                "task": task.name,
-                "labels": list(getattr(task, "labels", ())),
-                "features": list(entry.manifest.feature_names),
-                "target": entry.manifest.target_name,
+                "facts": facts_of(entry, model),
             }
 
     def take(self, samples: Sequence[dict[str, str]]) -> int:

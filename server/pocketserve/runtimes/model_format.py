@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from pocketserve.runtimes.base import ModelSource
+    from pocketserve.runtimes.layer_outputs import RunLayers
     from pocketserve.runtimes.metadata import ModelMetadata
 
 
@@ -72,4 +74,6 @@ class ModelFormat(NamedTuple):
     associated_files: Callable[[Path, Sequence[str], int], list[bytes]] | None = None
     # reads what its author wrote, as texts by name; empty where sessions tell it
     properties: Callable[[Path], Mapping[str, str]] | None = None
+    # opens a ``ModelSource`` so that its intermediate results can be had; None where the format keeps them to itself
+    layers: Callable[[ModelSource], RunLayers] | None = None
     triton: str = ""  # Triton's names of its backend

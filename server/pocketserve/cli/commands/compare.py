@@ -32,6 +32,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=_limit, default=500, metavar="N", help="samples at most [500]")
     parser.add_argument("--seconds", type=_seconds, default=15.0, metavar="S", help="for all timed turns together [15]")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of one run [the fast cores]")
+    parser.add_argument(
+        "--layers", nargs=2, metavar=("A", "B"), help="find the first layers of two versions that differ, and why"
+    )
     parser.add_argument("--apply", action="store_true", help="make the recommended version the default one")
     parser.add_argument("--json", action="store_true", help="print JSON, with all samples")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with everything in it")
@@ -52,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
 
     names = tuple(name.strip() for name in options.versions.split(",")) if options.versions else ()
     files = options.model[0], options.models_dir, names, options.reference, options.data
+    if options.layers:
+        return _show_layers(options, Plan(*files, options.limit, options.seconds, options.threads))
     progress = Progress(lines=True)
     try:
         result = compare_versions(Plan(*files, options.limit, options.seconds, options.threads), progress.show)
@@ -79,6 +84,19 @@ def _show_devices(options: argparse.Namespace) -> int:
         print_json(side_by_side(first, second))
     else:
         print_devices(first, second, (options.model[0], options.model[1]))
+    return 0
+
+
+def _show_layers(options: argparse.Namespace, plan: Any) -> int:
+    from pocketserve.compare.layers import compare_layers, print_layers
+
+    if options.apply or options.html or options.png:
+        raise CommandError("--apply, --html and --png belong to a comparison of whole versions")
+    result = compare_layers(plan, options.layers)
+    if options.json:
+        print_json(result)
+    else:
+        print_layers(result)
     return 0
 
 

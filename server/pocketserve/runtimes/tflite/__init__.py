@@ -24,5 +24,6 @@ FORMATS = (
         metadata=late(f"{__name__}.description.read_metadata"),
         associated_files=late(f"{__name__}.description.read_associated_files"),
         properties=late(f"{__name__}.description.read_properties"),
+        layers=late(f"{__name__}.layers.open_tflite_layers"),
     ),
 )
