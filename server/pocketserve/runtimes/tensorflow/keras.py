@@ -19,7 +19,7 @@ from typing import Any
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.framework_import import require_framework
-from pocketserve.runtimes.model_files import file_errors
+from pocketserve.runtimes.model_files import file_errors, load_errors
 from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
 from pocketserve.tensors import Array
 
@@ -46,11 +46,10 @@ class KerasRuntime:
         saved_by = _check_file(source.path)
         tf = common.import_tensorflow(source.threads)
         keras = _import_keras()
-        try:
+        title = f"Keras {keras.__version__}"
+        with load_errors(lambda error: _explain(name, title, saved_by, _innermost(error))):
             check_config(source.path)
             model = keras.models.load_model(source.path, compile=False, safe_mode=True)
-        except Exception as error:  # Keras raises anything on files that it does not like
-            raise ModelLoadError(_explain(name, f"Keras {keras.__version__}", saved_by, _innermost(error))) from error
         specs = _symbolic_inputs(tf, model, name)
         function = _trace(tf, model, list(specs.values()), name)
         loaded = common.LoadedObject(model, restorers=common.variable_restorers(function))
@@ -208,11 +207,9 @@ def _trace(tf: Any, model: Any, specs: Sequence[Any], file_name: str) -> Any:
         inputs = list(tensors) if structure is None else tf.nest.pack_sequence_as(structure, list(tensors))
         return tf.nest.flatten(model(tensors[0] if len(tensors) == 1 else inputs, training=False))
 
-    try:
+    fault = f"{file_name} was loaded, but its graph cannot be built"
+    with load_errors(lambda error: f"{fault}: {common.error_text(error)}"):
         return tf.function(call, autograph=False).get_concrete_function(*specs)
-    except Exception as error:
-        reason = common.error_text(error)
-        raise ModelLoadError(f"{file_name} was loaded, but its graph cannot be built: {reason}") from error
 
 
 def _output_names(model: Any, count: int) -> list[str]:

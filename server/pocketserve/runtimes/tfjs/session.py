@@ -147,21 +147,13 @@ class TfjsSession:
 
     def _learn_outputs(self) -> None:
         """Learn outputs that the file does not describe; where the model takes no zeros they stay unknown."""
-        probe = run_on_zeros(self._run_first, self.inputs)
+        probe = run_on_zeros(lambda arrays: TfjsSession.run(self, arrays), self.inputs)
         if probe is not None:
             types = {name: datatype_of(array.dtype) for name, array in probe.results[0].items()}
             self.outputs = [
                 probe.learned(spec)._replace(datatype=types[spec.name], open=False) if spec.open else spec
                 for spec in self.outputs
             ]
-
-    def _run_first(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        try:
-            return TfjsSession.run(self, inputs)
-        except (ValueError, RuntimeError) as error:
-            if str(error).startswith(_TEXT):
-                raise ModelLoadError(f"{self._files.title} cannot be served: {error}") from error
-            raise
 
 
 class StatefulTfjsSession(TfjsSession):
@@ -186,6 +178,8 @@ class StatefulTfjsSession(TfjsSession):
 
 def _run_error(answer: Mapping[str, Any]) -> Exception:
     text = excerpt(answer["error"], 400)
+    if text.startswith(_TEXT):
+        return ModelLoadError(text)
     if _LACKING.search(text):
         return RuntimeError(f'{text}; set backend = "cpu" for this version in model.toml')
     return ValueError(text) if answer.get("input") else RuntimeError(text)

@@ -11,13 +11,13 @@ import pickle
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.model_files import load_errors
 from pocketserve.runtimes.torch.operators import CLASSES, NATIVE
 
 MAX_TEXT_BYTES = 64 * 1024 * 1024
@@ -72,7 +72,7 @@ class Archive:
     def pickled_classes(self, name: str) -> frozenset[str]:
         """Check a pickle (``name.pkl``) as PyTorch would read it, running nothing; return the classes that it names."""
         reader = _Unpickler(self.read(f"{name}.pkl"), lambda key: self._storage_bytes(f"{name}/{key}"))
-        with self._explaining():
+        with load_errors(self._explain):  # pickle raises almost anything on a damaged file
             reader.load()
         return frozenset(reader.classes)
 
@@ -81,21 +81,15 @@ class Archive:
         left = MAX_PIECES
         for name in self.names:
             if name.lower().endswith(".debug_pkl"):
-                with self._explaining():
+                with load_errors(self._explain):
                     left -= _debug_pieces(_Unpickler(self.read(name), lambda key: 0).load())
                     if left < 0:
                         raise PickleError("its debug records have too many lines")
 
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        try:
-            yield
-        except ModelLoadError:
-            raise
-        except PickleError as error:
-            raise ModelLoadError(f"{self._path.name} is not loaded: {error}") from error
-        except Exception as error:  # pickle raises almost anything on a damaged file
-            raise ModelLoadError(f"{self._path.name} is damaged ({excerpt(error, 200)}); copy it again") from error
+    def _explain(self, error: Exception) -> str:
+        if isinstance(error, PickleError):
+            return f"{self._path.name} is not loaded: {error}"
+        return f"{self._path.name} is damaged ({excerpt(error, 200)}); copy it again"
 
     def _storage_bytes(self, name: str) -> int:
         record = self._records.get(name.lower())

@@ -14,6 +14,7 @@ from typing import Any
 
 from pocketserve.messages import excerpt, plural
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.model_files import load_errors
 from pocketserve.runtimes.torch.common import (
     ModuleSession,
     flatten,
@@ -158,11 +159,9 @@ def _build(torch: Any, source: ModelSource) -> Any:
     if not callable(function):
         raise ModelLoadError(f"{source.path.name} has no function {name!r} that builds the module")
     arguments = keyword_arguments(source)
-    try:
+    fault = f"{name}() in {source.path.name} failed"
+    with load_errors(lambda error: f"{fault}: {excerpt(f'{type(error).__name__}: {error}', 400)}"):
         module = function(**arguments)
-    except Exception as error:
-        reason = excerpt(f"{type(error).__name__}: {error}", 400)
-        raise ModelLoadError(f"{name}() in {source.path.name} failed: {reason}") from error
     if not isinstance(module, torch.nn.Module):
         raise ModelLoadError(f"{name}() in {source.path.name} returned {type(module).__name__}, not an nn.Module")
     return module

@@ -16,7 +16,7 @@ from typing import Any
 
 from pocketserve.messages import excerpt, listed
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
-from pocketserve.runtimes.model_files import failed_download
+from pocketserve.runtimes.model_files import failed_download, load_errors
 from pocketserve.runtimes.torch.safetensors import read_safetensors
 
 _USUAL_NAMES = ("state_dict", "model_state_dict", "model")
@@ -161,13 +161,9 @@ def _state(torch: Any, path: Path) -> Mapping[str, Any]:
         return {name: t.view(torch.bfloat16) if kind == "BF16" else t for name, (kind, t) in tensors.items()}
     with path.open("rb") as file:
         zipped = file.read(4) == b"PK\3\4"  # since PyTorch 1.6; others cannot be mapped
-    try:
+    advice = "save it with torch.save(module.state_dict()) or as safetensors"
+    with load_errors(lambda error: f"{path.name} cannot be read as plain weights ({_reason(error)}); {advice}"):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-    except Exception as error:
-        raise ModelLoadError(
-            f"{path.name} cannot be read as plain weights ({_reason(error)}); save it with "
-            "torch.save(module.state_dict()) or as safetensors"
-        ) from None
     if not isinstance(state, dict):
         raise ModelLoadError(f"{path.name} holds {type(state).__name__}, not a state dict")
     return state
