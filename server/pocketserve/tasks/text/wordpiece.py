@@ -10,6 +10,7 @@ import functools
 import string
 import unicodedata
 from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 
 from pocketserve.tasks.cancellation import checkpoint, enumerate_cancellable
 from pocketserve.tasks.text.tokens import Special, Token
@@ -22,33 +23,24 @@ _CJK = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class WordPiece:
-    """Cuts texts into pieces of a vocabulary.
+    """Cuts texts into pieces of a vocabulary."""
 
-    Args:
-        vocabulary: number by piece; pieces inside a word start with ``prefix``.
-        special: the numbers of [CLS], [SEP], [PAD] and [UNK].
-        lower_case: also lower-case letters and, unless ``strip_accents`` says otherwise, take accents away.
-    """
+    vocabulary: Mapping[str, int]  # number by piece; pieces inside a word start with ``prefix``
+    special: Special  # [CLS], [SEP], [PAD] and [UNK]
+    _: KW_ONLY
+    lower_case: bool
+    strip_accents: bool | None = None  # None: where letters become small
+    clean: bool = True
+    cjk: bool = True
+    prefix: str = "##"
+    max_word_chars: int = MAX_WORD_CHARS
 
-    def __init__(
-        self,
-        vocabulary: Mapping[str, int],
-        special: Special,
-        *,
-        lower_case: bool,
-        strip_accents: bool | None = None,
-        clean: bool = True,
-        cjk: bool = True,
-        prefix: str = "##",
-        max_word_chars: int = MAX_WORD_CHARS,
-    ) -> None:
-        self.special = special
-        self._vocabulary = vocabulary
-        self._rules = (lower_case, lower_case if strip_accents is None else strip_accents, clean, cjk)
-        self._prefix = prefix
-        self._longest = max(map(len, vocabulary), default=0)
-        self._max_word_chars = min(max_word_chars, WORD_CHARS_LIMIT)
+    def __post_init__(self) -> None:
+        strips = self.lower_case if self.strip_accents is None else self.strip_accents
+        self._rules = (self.lower_case, strips, self.clean, self.cjk)
+        self._longest = max(map(len, self.vocabulary), default=0)
 
     def tokens(self, text: str) -> Iterator[Token]:
         for word, positions in self._words(text):
@@ -77,19 +69,19 @@ class WordPiece:
         """Return the longest known piece, and so on behind it; a word with an unknown rest is unknown as a whole."""
         pieces: list[Token] = []
         unknown = [Token(self.special.unknown, positions[0], positions[-1] + 1)]
-        if len(word) > self._max_word_chars:
+        if len(word) > min(self.max_word_chars, WORD_CHARS_LIMIT):
             return unknown
         start = 0
         while start < len(word):
             if start:
                 checkpoint()
-            prefix = self._prefix if start else ""
+            prefix = self.prefix if start else ""
             last = min(len(word), start + self._longest)
             ends = range(last, start, -1)
-            end = next((end for end in ends if prefix + word[start:end] in self._vocabulary), None)
+            end = next((end for end in ends if prefix + word[start:end] in self.vocabulary), None)
             if end is None:
                 return unknown
-            number = self._vocabulary[prefix + word[start:end]]
+            number = self.vocabulary[prefix + word[start:end]]
             pieces.append(Token(number, positions[start], positions[end - 1] + 1))
             start = end
         return pieces
