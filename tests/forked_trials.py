@@ -111,7 +111,7 @@ def serve(packages: list[str], arguments: list[str]) -> int:
             return started(command, **options)
         ready = ready or bool(ours.recv(8))
         assert ready, "a package cannot be imported"
-        return Trial(ours, command, options["cwd"], options["env"])
+        return Trial(ours, command, str(options["cwd"]), options["env"])
 
     subprocess.Popen = start  # type: ignore[misc, assignment]
     return main(arguments)
