@@ -70,11 +70,7 @@ def token_digest(token: bytes) -> str:
 
 
 def read_tokens(path: Path) -> tuple[AppToken, ...]:
-    """Return the tokens in a file; none where there is no file.
-
-    Raises:
-        AppTokenError: it cannot be read, is no such file, or others could have written it.
-    """
+    """Return the tokens in a file, none where there is no file; raise AppTokenError for one that must not be used."""
     try:
         with open_plain(path) as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -103,11 +99,7 @@ def _token_of(entry: Any) -> AppToken:
 
 
 def add_token(path: Path, name: str, seconds: float, now: float | None = None) -> str:
-    """Make a token that is good for so many seconds, store its hash, and return it; nobody can read it again.
-
-    Raises:
-        AppTokenError: the name is invalid or is taken, there are too many, or the file cannot be changed.
-    """
+    """Make a token that is good for so many seconds, store its hash, and return it; or raise AppTokenError."""
     import secrets  # late: a token is made once for an app
 
     if not NAME.fullmatch(name):

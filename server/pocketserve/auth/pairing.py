@@ -116,11 +116,7 @@ class PairingDesk:
         return exchange.identifier, opening.secret.salt, public
 
     def finish(self, identifier: bytes, proof: bytes) -> tuple[bytes, bytes]:
-        """Return the server's proof and the sealed token to a client that knows the code.
-
-        Raises:
-            ApiError: PAIRING_CLOSED, or PAIRING_REFUSED for a wrong code.
-        """
+        """Return the server's proof and the sealed token; raise PAIRING_CLOSED, or PAIRING_REFUSED for a wrong code."""
         token = self._token or ""  # without one nothing is ever open
         with self._checking:
             with self._changed:

@@ -24,11 +24,7 @@ class Bindings(NamedTuple):
 
 
 def bind_specs(actual: Sequence[TensorSpec], declared: Sequence[TensorSpec], direction: str) -> Bindings:
-    """Match a manifest's declarations, in any order, with what the loaded model has; others keep their own names.
-
-    Raises:
-        ModelLoadError: a declaration fits no tensor of the model, or contradicts it.
-    """
+    """Match what a manifest declares, in any order, with a model's tensors; raise ModelLoadError if none fits."""
     renamed: dict[str, TensorSpec] = {}
     for position, spec in enumerate(declared):
         own = _find(actual, spec, position, len(declared))
@@ -62,10 +58,8 @@ def _merge(own: TensorSpec, declared: TensorSpec, direction: str) -> TensorSpec:
         -1 in (a, b) or a == b for a, b in zip(own.shape, declared.shape, strict=True)
     )
     if not fits:
-        raise ModelLoadError(
-            f"the manifest says {direction} {declared.name!r} has shape {list(declared.shape)}, "
-            f"but the model has {list(own.shape)}"
-        )
+        shapes = f"shape {list(declared.shape)}, but the model has {list(own.shape)}"
+        raise ModelLoadError(f"the manifest says {direction} {declared.name!r} has {shapes}")
     # A manifest may fix a dimension that the file leaves open, but cannot open one that the file fixes.
     shape = tuple(a if a != -1 else b for a, b in zip(own.shape, declared.shape, strict=True))
     return own._replace(name=declared.name, shape=shape, aliases=(*own.aliases, own.name))

@@ -135,11 +135,7 @@ def check_digest(version: VersionEntry, digest: str) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """List the files of a folder that is a model, in a fixed order.
-
-    Raises:
-        ModelLoadError: it holds links, or more files than any model has.
-    """
+    """List the files of a folder that is a model, in a fixed order; raise ModelLoadError for links, or too many."""
     paths = sorted(folder.rglob("*"))
     if any(path.is_symlink() for path in paths):
         raise ModelLoadError(f"the folder {folder.name} holds links; copy the files themselves into it")

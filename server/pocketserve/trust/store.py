@@ -43,8 +43,7 @@ class TrustStore:
     def check(self, entry: ModelEntry, version: VersionEntry) -> frozenset[str]:
         """Return the hashes of the code that may run with a version.
 
-        Raises:
-            ModelLoadError: there is code that is not trusted, changed since, or could have been written by others.
+        Raise ModelLoadError for code that is not trusted, changed since, or could have been written by others.
         """
         parts: list[CodePart] = []
         if may_hold_code(entry, version):

@@ -160,12 +160,9 @@ class PowerWatch:
         if not reason or (ASKED not in self.reasons and now - self._read_at > STALE_S):
             return
         wait_s = RETRY_S if ASKED in self.reasons else min(max(1.0, self._due - now), ASK_S)
-        raise ApiError(
-            ErrorCode.LOW_POWER,
-            f"background requests (priority 6 and above) are refused in low-power mode: {reason}; try again later, "
-            "ask with a priority from 1 to 5, or serve with --low-power off",
-            retry_after_s=wait_s,
-        )
+        text = f"background requests (priority 6 and above) are refused in low-power mode: {reason}; try again later, "
+        text += "ask with a priority from 1 to 5, or serve with --low-power off"
+        raise ApiError(ErrorCode.LOW_POWER, text, retry_after_s=wait_s)
 
 
 def _this_battery() -> Battery:

@@ -80,9 +80,8 @@ class Budget:
 
     def _no_room(self, key: Key, required: int) -> ApiError:
         used = sum(resident.size for resident in self._other_residents(key))
-        return ApiError(
-            ErrorCode.MEMORY_BUDGET,
-            f"failed to load {key[0]!r}: it needs about {required} bytes and {used} are in use, but the "
-            f"memory budget is {self.now()}; wait, unload a model or raise --memory-budget",
-            retry_after_s=1.0,
+        text = (
+            f"failed to load {key[0]!r}: it needs about {required} bytes and {used} are in use, but the memory budget"
         )
+        text += f" is {self.now()}; wait, unload a model or raise --memory-budget"
+        return ApiError(ErrorCode.MEMORY_BUDGET, text, retry_after_s=1.0)

@@ -93,11 +93,7 @@ class LoadedModel:
         return self.open_with(self.threads)
 
     def open_with(self, threads: int) -> Session:
-        """Open one more session, for another number of threads, of the very bytes that were loaded.
-
-        Raises:
-            ApiError: MODEL_FAILED.
-        """
+        """Open one more session, with so many threads, of the very bytes that were loaded, or raise MODEL_FAILED."""
         with _load_errors(self.entry, self.version):
             if self.snapshot is None:
                 raise ModelLoadError("it was unloaded meanwhile")
@@ -105,11 +101,7 @@ class LoadedModel:
             return runtime_for(self.version.format).open(self.source._replace(threads=threads))
 
     def reopen(self, threads: int) -> LoadedModel:
-        """Return the same files with sessions for another number of threads.
-
-        Raises:
-            ApiError: MODEL_FAILED; this one is as it was.
-        """
+        """Return the same files with sessions for another number of threads, or raise MODEL_FAILED."""
         sessions = [self.open_with(threads) for _ in self.sessions]
         return dataclasses.replace(
             self,

@@ -58,11 +58,7 @@ class Sequence:
 
 
 def read_step(parameters: Mapping[str, Any]) -> SequenceStep | None:
-    """Return the sequence parameters of a request; None when it belongs to no sequence.
-
-    Raises:
-        ApiError: INVALID_PARAMETER.
-    """
+    """Return the sequence parameters of a request, None without; raise INVALID_PARAMETER for bad ones."""
     number = parameters.get("sequence_id", 0)
     flags = [parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
     text = isinstance(number, str) and len(number) <= MAX_ID_CHARS
@@ -123,11 +119,7 @@ class SequenceTable:
         return sequence
 
     def queue_of(self, sequence: Sequence) -> ModelQueue:
-        """Return the queue of a sequence's own session, which is opened by its first step.
-
-        Raises:
-            ApiError: MODEL_FAILED when the model cannot be opened once more.
-        """
+        """Return the queue of a sequence's own session, opened by its first step, or raise MODEL_FAILED."""
         assert self.open_session is not None
         with sequence.opening:
             if sequence.queue is None:

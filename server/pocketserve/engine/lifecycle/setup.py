@@ -28,11 +28,7 @@ class Setup(NamedTuple):
 def set_up(
     entry: ModelEntry, version: VersionEntry, session: Session, max_image_pixels: int, source: ModelSource
 ) -> Setup:
-    """Read metadata, labels and tokenizers, and choose the task.
-
-    Raises:
-        ModelLoadError: the manifest, or a file beside the model, does not fit the model.
-    """
+    """Read metadata, labels and tokenizers, and choose the task; raise ModelLoadError if one does not fit."""
     points = _entry_points(session, entry.manifest)
     inputs, outputs = points[None]
     properties = properties_of(version._replace(path=source.path), session)
@@ -57,15 +53,12 @@ def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[st
     for input_name, output_name in entry.manifest.state.feedback.items():
         for name, bound, direction in ((input_name, inputs, "input"), (output_name, outputs, "output")):
             if name not in bound.by_name:
-                raise ModelLoadError(
-                    f"model.toml: state.feedback names {direction} {name!r}; the model has {bound.names()}"
-                )
+                text = f"state.feedback names {direction} {name!r}; the model has {bound.names()}"
+                raise ModelLoadError(f"model.toml: {text}")
         (spec, own), (source, other) = inputs.by_name[input_name], outputs.by_name[output_name]
         if spec.datatype != source.datatype:
-            raise ModelLoadError(
-                f"model.toml: state.feedback: {output_name!r} is {source.datatype}, "
-                f"but {input_name!r} takes {spec.datatype}"
-            )
+            text = f"{output_name!r} is {source.datatype}, but {input_name!r} takes {spec.datatype}"
+            raise ModelLoadError(f"model.toml: state.feedback: {text}")
         feedback[own] = other
     return feedback
 

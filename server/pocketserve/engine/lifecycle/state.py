@@ -112,11 +112,7 @@ class VersionTable:
         return record if record is not None else self.by_key.setdefault(key, VersionRecord())
 
     def await_loading(self, record: VersionRecord, deadline: float, cancellation: Cancellation | None = None) -> None:
-        """Wait, without the lock, while another thread loads a version.
-
-        Raises:
-            ApiError: DEADLINE_EXCEEDED, CANCELLED.
-        """
+        """Wait, without the lock, while another thread loads a version; raise DEADLINE_EXCEEDED or CANCELLED."""
         if record.state is not State.LOADING:
             return
         with waking(cancellation, self.changed):
