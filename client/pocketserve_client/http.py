@@ -6,7 +6,6 @@ import os
 import re
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from http.cookiejar import DefaultCookiePolicy
 from typing import Final
 
@@ -62,7 +61,7 @@ class HttpTransport:
         if self._token is not None:
             self._session.headers["Authorization"] = f"Bearer {self._token}"
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="pocketserve-client")
 
     def send(self, request: Request) -> Answer:
         """Send a request and read its whole answer."""
@@ -71,13 +70,12 @@ class HttpTransport:
         headers = {"Content-Type": request.content_type} if request.chunks else {}
         if 0 < request.json_length < request.body_length:
             headers["Inference-Header-Content-Length"] = str(request.json_length)
-        body = b"".join(request.chunks) if len(request.chunks) != 1 else bytes(request.chunks[0])
         self._exchange.begin(self._timeout, self._max_answer)
         try:
             with self._session.request(
                 request.method,
                 self._url + request.path,
-                data=body if request.chunks or request.method != "GET" else None,
+                data=b"".join(request.chunks) if request.chunks or request.method != "GET" else None,
                 headers=headers,
                 timeout=self._timeout,
                 allow_redirects=False,
@@ -88,10 +86,9 @@ class HttpTransport:
             raise ServerUnreachableError(f"{self._url} did not answer within {self._timeout:g} s") from None
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:  # of what is hardly HTTP, too
             had_worked = self.answered and isinstance(error, (requests.ConnectionError, HTTPError))
-            raise (ConnectionLostError if had_worked else ServerUnreachableError)(
-                f"{self._url} cannot be reached ({_reason(error)}); is the server running? start it with: "
-                "pocketserve serve"
-            ) from None
+            text = f"{self._url} cannot be reached ({_reason(error)}); is the server running?"
+            kind = ConnectionLostError if had_worked else ServerUnreachableError
+            raise kind(f"{text} start it with: pocketserve serve") from None
         self.answered = True
         length = response.headers.get("Inference-Header-Content-Length", "")
         json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
@@ -113,17 +110,13 @@ class HttpTransport:
         with self._lock:
             if self._closed:
                 raise ServerUnreachableError("the client was closed")
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="pocketserve-client")
             return HttpPending(self._pool.submit(self.send, request))
 
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
             self._closed = True
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._session.close()
 
 
@@ -147,7 +140,7 @@ class HttpPending:
             raise ConnectionLostError("the request is under way in the process from which this one was forked")
         try:
             return self._future.result(timeout)
-        except FutureTimeoutError:
+        except TimeoutError:
             raise ServerUnreachableError(f"no answer came within {timeout:g} s") from None
 
 

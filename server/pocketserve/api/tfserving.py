@@ -32,8 +32,7 @@ from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor, oip, strict
 from pocketserve_wire.oip_fields import bad_parameter, bad_request
 from pocketserve_wire.tensor import from_json_values, invalid
 
-_DTYPES = {"BOOL": "DT_BOOL", "FP16": "DT_HALF", "BF16": "DT_BFLOAT16", "FP32": "DT_FLOAT", "FP64": "DT_DOUBLE",
-           "BYTES": "DT_STRING"}  # fmt: skip
+_DTYPES = {"FP16": "HALF", "BF16": "BFLOAT16", "FP32": "FLOAT", "FP64": "DOUBLE", "BYTES": "STRING"}
 _NOT_IN_JSON = ("FP16", "BF16", "UINT16")
 STEP = 1 << 14  # numbers that are texts at a time, of 128 bytes each
 DEFAULT_SIGNATURE = "serving_default"
@@ -138,7 +137,7 @@ def _signature_def(inputs: Bindings, outputs: Bindings) -> dict[str, Any]:
 
 def _tensor_info(spec: TensorSpec, bound: Bindings) -> dict[str, Any]:
     return {
-        "dtype": _DTYPES.get(spec.datatype, f"DT_{spec.datatype}"),
+        "dtype": f"DT_{_DTYPES.get(spec.datatype, spec.datatype)}",
         "tensor_shape": {
             "dim": [] if spec.open else [{"size": str(dim), "name": ""} for dim in spec.shape],
             "unknown_rank": spec.open,
