@@ -119,14 +119,6 @@ class Call(Generic[T]):
             return self._sender.send_again(self._request, error)
 
 
-def unreadable_answer(error: ApiError) -> NotOurServerError:
-    """Return the error for an answer that looks like one of ours until it is read."""
-    return NotOurServerError(
-        "the answer is larger than this client reads, or what answers at this address is not a pocketserve server "
-        f"({error.message})"
-    )
-
-
 def is_picture(answer: Answer) -> bool:
     """Return whether the answer is the picture that was asked for, not JSON."""
     return answer.content_type.startswith("image/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pocketserve_client.arrays import Array, as_array, as_tensor
 from pocketserve_client.automatic import AutomaticTransport
-from pocketserve_client.calls import FOREIGN, Call, RequestSender, Transport, is_picture, unreadable_answer
+from pocketserve_client.calls import FOREIGN, Call, RequestSender, T, Transport, is_picture
 from pocketserve_client.connection import MAX_ANSWER_BYTES
 from pocketserve_client.credentials import find_credentials, find_state_dir
 from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
@@ -329,10 +329,7 @@ def _infer_request(
 
 
 def _tensors(answer: Answer) -> dict[str, Array]:
-    try:
-        response = oip.decode_infer_response(answer.body, answer.json_length)
-    except ApiError as error:
-        raise unreadable_answer(error) from None
+    response = _decode(oip.decode_infer_response, answer.body, answer.json_length)
     return {tensor.name: as_array(tensor) for tensor in response.outputs}
 
 
@@ -353,10 +350,17 @@ def _prediction(answer: Answer) -> Any:
 
 
 def _document(answer: Answer) -> Any:
+    return _decode(strict_json.loads, answer.body)
+
+
+def _decode(decode: Callable[..., T], *arguments: Any) -> T:
     try:
-        return strict_json.loads(answer.body)
+        return decode(*arguments)
     except ApiError as error:
-        raise unreadable_answer(error) from None
+        text = (
+            "the answer is larger than this client reads, or what answers at this address is not a pocketserve server"
+        )
+        raise NotOurServerError(f"{text} ({error.message})") from None
 
 
 def _object(value: Any) -> dict[str, Any]:
