@@ -216,10 +216,8 @@ class FrameDecoder:
         self._listens = False
         self._start += HEADER_BYTES
         self._header = header
-        _, _, _, target_length, ext_length, _, body_length = header
-        if header.type < FIRST_SKIPPED_TYPE and (
-            self.admit is None or header.type not in _WITH_BODY or self.admit(header)
-        ):
+        kind, _, _, target_length, ext_length, _, body_length = header
+        if kind < FIRST_SKIPPED_TYPE and (self.admit is None or kind not in _WITH_BODY or self.admit(header)):
             self._keep(target_length + ext_length, body_length)
         else:
             self._discarding = target_length + ext_length + body_length
@@ -271,13 +269,16 @@ class FrameDecoder:
                 return
         raise ConnectionFaultError(ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49")
 
+    @property
+    def _in_handshake(self) -> bool:
+        return FrameType.PING not in self.allowed  # both sides may send it from READY on
+
     def _check_expected(self, header: Header) -> None:
         kind, request_id, _, _, ext_length, _, body_length = header
-        in_handshake = FrameType.PING not in self.allowed  # both sides may send it from READY on
         if kind not in self.allowed:
             if kind < FIRST_SKIPPED_TYPE:
                 raise _unexpected(f"{FrameType(kind).name} may not come here")
-            if in_handshake:
+            if self._in_handshake:
                 raise _unexpected(f"frame type 0x{kind:02x} may not come before READY")
         elif kind in _WITH_BODY:
             if kind == _REQUEST and request_id <= self._last_request_id:
@@ -289,19 +290,19 @@ class FrameDecoder:
                 self._last_request_id = request_id
             if body_length > self._max_body:
                 raise frame_too_large(f"body_len {body_length} exceeds {self._max_body}")
-        elif in_handshake and ext_length:
+        elif self._in_handshake and ext_length:
             raise ConnectionFaultError(ConnectionFault.BAD_FRAME, "ext_len must be 0 before READY")
-        elif in_handshake and body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
+        elif self._in_handshake and body_length > MAX_HANDSHAKE_BYTES - HEADER_BYTES:
             raise frame_too_large(f"frames before READY may have {MAX_HANDSHAKE_BYTES} bytes at most")
 
     def _finish(self) -> Frame | None:
         header, self._header = self._header, None
         self.frames += 1
         assert header is not None
-        kind, request_id, arg, target_length, ext_length, json_length, _ = header
+        kind, request_id, arg, target_length, ext_length, json_length, body_length = header
         if kind >= FIRST_SKIPPED_TYPE:
             return None
-        if not self._expected and header.payload_length:
+        if not self._expected and (target_length or ext_length or body_length):
             return Frame(kind, request_id, arg, json_length=json_length, discarded=True)
         if self.reuse and BUFFER_BYTES < self._expected <= FIRST_BODY_BYTES:
             self._last = self._payload

@@ -135,19 +135,20 @@ class VersionStatistics:
         """Return when the last request was answered, as an epoch time; 0 when none was."""
         return int(self._last_inference_s * 1000)
 
-    def record_success(self, timing: Timing) -> None:
-        """Count a request that was answered."""
-        size = timing.rows if timing.batch is None else timing.batch
+    def record_success(self, timing: tuple[int, int, int, int, int, int, int | None]) -> None:
+        """Count a request that was answered, from the fields of its :class:`Timing`."""
+        queue_ns, input_ns, infer_ns, output_ns, rows, executions, batch = timing
+        size = rows if batch is None else batch
+        whole_ns = queue_ns + input_ns + infer_ns + output_ns
         with self._lock:
             runs = self.batches.get(size) or self._runs_of(size)
             runs.count += 1
-            runs.rows += timing.rows
-            runs.executions += timing.executions
-            runs.queue_ns += timing.queue_ns
-            runs.input_ns += timing.input_ns
-            runs.infer_ns += timing.infer_ns
-            runs.output_ns += timing.output_ns
-            whole_ns = timing.queue_ns + timing.input_ns + timing.infer_ns + timing.output_ns
+            runs.rows += rows
+            runs.executions += executions
+            runs.queue_ns += queue_ns
+            runs.input_ns += input_ns
+            runs.infer_ns += infer_ns
+            runs.output_ns += output_ns
             self.latencies[bisect_left(LATENCY_BOUNDS_NS, whole_ns)] += 1
             self._last_inference_s = time.time()  # an epoch time for people, never used to compute
 

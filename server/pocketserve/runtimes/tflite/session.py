@@ -117,7 +117,8 @@ class TfliteSession:
         """Run; strings are ``bytes`` in arrays of dtype object. A session whose run failed works on."""
         entry = self._default if signature is None else self._entries[signature]
         arrays: list[tensors.TensorSignature] = []
-        for spec, _ in entry.inputs:
+        tensor_inputs, _, runner = entry  # not by name: that costs a tuple a lookup each
+        for spec, _ in tensor_inputs:
             array = inputs[spec.name]
             arrays.append((array.shape, array.dtype, array.flags.c_contiguous))
         current = entry, arrays
@@ -126,7 +127,7 @@ class TfliteSession:
             inputs = {tensor.spec.name: tensor.prepare(inputs[tensor.spec.name]) for tensor in entry.inputs}
             entry.check_shapes(inputs)
         try:
-            if entry.runner is not None:
+            if runner is not None:
                 return self._run_other(entry, inputs)
             if not fits:
                 self._fit(entry, inputs)
@@ -175,10 +176,11 @@ class TfliteSession:
 
     def _run_main(self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]) -> dict[str, Array]:
         interpreter = self._interpreter if self._interpreter is not None else self._ready()
-        for spec, number in entry.inputs:
+        inputs, outputs, _ = entry
+        for spec, number in inputs:
             interpreter.set_tensor(number, arrays[spec.name])
         interpreter.invoke()
-        return {tensor.spec.name: tensors.copy_out(interpreter, tensor) for tensor in entry.outputs}
+        return {spec.name: tensors.copy_out(interpreter, spec, number) for spec, number in outputs}
 
     def _fit(self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]) -> None:
         """Give the inputs the arrays' shapes, if they have others now."""

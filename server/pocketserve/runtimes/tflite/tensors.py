@@ -129,13 +129,13 @@ def _scalar_text(text: bytes | str) -> Array:
     return np.ndarray((), dtype=f"S{len(raw)}", buffer=raw)  # NumPy's other ways make no S0
 
 
-def copy_out(interpreter: Any, tensor: ModelTensor) -> Array:
+def copy_out(interpreter: Any, spec: TensorSpec, number: int) -> Array:
     """Return an output as an array of its own: of shape () too, and empty."""
     try:
-        return np.asarray(interpreter.get_tensor(tensor.number))
+        return np.asarray(interpreter.get_tensor(number))
     except ValueError:
-        shapes = (d["shape"] for d in interpreter.get_output_details() if d["index"] == tensor.number)
+        shapes = (d["shape"] for d in interpreter.get_output_details() if d["index"] == number)
         shape = tuple(int(size) for size in next(shapes, ()))
         if 0 not in shape:
             raise
-        return np.empty(shape, dtype=DATATYPES[tensor.spec.datatype].typestr)
+        return np.empty(shape, dtype=DATATYPES[spec.datatype].typestr)
