@@ -6,11 +6,12 @@ import functools
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.entries import Execute
-from pocketserve.inference.call import InferenceCall, Payload
+from pocketserve.inference.call import InferenceCall
+from pocketserve.inference.payload import Payload
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ Handler = Callable[["Service", ApiRequest], ApiResponse | InferenceCall]
 """Answer a request, or name the inference that answers it."""
 
 
-class Route(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Route:
     """An entry of the dispatch table, see :mod:`pocketserve.api.routes`.
 
     Attributes:
@@ -81,8 +83,8 @@ class Route(NamedTuple):
         open: answered without a token.
         owner: answered to the installation's own token only, not to an app's.
         body: what a POST takes, as a key of ``openapi.REQUEST_BODIES``.
-        answer: what it answers, as a key of ``openapi.ANSWERS``; "infer" also says that the body may begin with JSON,
-            and that a socket's reader handles it itself.
+        answer: what it answers, as a key of ``openapi.ANSWERS``.
+        binary_tensors: tensors' bytes may follow JSON in the body; a socket's reader prepares it itself.
     """
 
     method: str
@@ -94,6 +96,7 @@ class Route(NamedTuple):
     open: bool = False
     owner: bool = False
     label: str = ""
+    binary_tensors: bool = False
 
     @property
     def handler(self) -> Handler:

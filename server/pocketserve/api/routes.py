@@ -33,7 +33,7 @@ def _oip() -> list[Route]:
             Route("GET", f"{base}/ready", "oip.model_ready", "oip", "model_ready"),
             Route("GET", f"{base}/config", "oip.model_config", "oip", "model_config"),
             Route("GET", f"{base}/stats", "oip.statistics", "oip", "statistics"),
-            Route("POST", f"{base}/infer", "oip.infer", "oip", "infer", body="infer"),
+            Route("POST", f"{base}/infer", "oip.infer", "oip", "infer", body="infer", binary_tensors=True),
         ]
     model = "/v2/repository/models/{model}"
     return [

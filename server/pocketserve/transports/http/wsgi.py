@@ -68,7 +68,7 @@ def _read_request(environ: Environ, route: Route, path: Mapping[str, str], max_i
     body = memoryview(compression.inflate(sent, environ.get("HTTP_CONTENT_ENCODING", ""), max_inflated))
     query = environ.get("QUERY_STRING", "").encode("latin-1").decode(errors="replace")
     # Only there: tritonclient leaves the header in its caller's dict, which then comes with every later call.
-    length = environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH") if route.answer == "infer" else None
+    length = environ.get("HTTP_INFERENCE_HEADER_CONTENT_LENGTH") if route.binary_tensors else None
     # In CloudEvents' binary mode the type is the data's.
     is_event = route.answer == "v1_predict" and "HTTP_CE_SPECVERSION" in environ
     return ApiRequest(

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from pocketserve.api import dispatch
-from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, error_response
+from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, Route, error_response
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.frames import (
@@ -44,9 +44,7 @@ class Exchange:
             than to have another thread read.
     """
 
-    __slots__ = (
-        "_connection", "_fault", "_query", "_target", "cancellation", "frame", "reads", "received", "thread"
-    )  # fmt: skip
+    __slots__ = ("_connection", "_fault", "_route", "_target", "cancellation", "frame", "reads", "received", "thread")
 
     def __init__(self, connection: Connection, frame: Frame, received: float, thread: int) -> None:
         self._connection = connection
@@ -54,12 +52,13 @@ class Exchange:
         self.received = received
         self.cancellation = Cancellation()
         self.thread = thread
-        self._target: dispatch.Target | None = None
+        self._route: Route | None = None
         try:
-            self._target, self._query = _read_target(frame.target)
+            self._target = _read_target(frame.target)
+            self._route = self._target[0]
         except ApiError as fault:
             self._fault = fault
-        self.reads = frame.json_length <= SHORT_JSON and (self._target is None or self._target.route.answer == "infer")
+        self.reads = frame.json_length <= SHORT_JSON and (self._route is None or self._route.binary_tensors)
 
     def submit(self) -> Job | None:
         """Begin to answer; never raises.
@@ -67,13 +66,13 @@ class Exchange:
         Returns:
             As :func:`pocketserve.api.dispatch.submit`.
         """
-        frame, connection, target = self.frame, self._connection, self._target
+        frame, connection, route = self.frame, self._connection, self._route
         content_type = ""
         try:
-            if target is None:
+            if route is None:
                 raise self._fault
             if connection.app is not None:
-                dispatch.check_owner(target.route, connection.app.name)
+                dispatch.check_owner(route, connection.app.name)
             if frame.ext:
                 content_type = _read_ext(frame.ext)
         except Exception as error:
@@ -81,10 +80,11 @@ class Exchange:
             return None
         # As in HTTP, where the header that says so counts on these routes only.
         body = memoryview(frame.body)
-        split = target.route.answer == "infer" and frame.json_length != len(body)
+        split = route.binary_tensors and frame.json_length != len(body)
+        _, path, head, query = self._target
         request = ApiRequest(
-            target.path,
-            self._query,
+            path,
+            query,
             body,
             frame.json_length if split else None,
             content_type,
@@ -94,7 +94,7 @@ class Exchange:
             connection.execute,
             True,
         )
-        return dispatch.submit(connection.service, target.route, request, self._done_head if target.head else self.done)
+        return dispatch.submit(connection.service, route, request, self._done_head if head else self.done)
 
     def done(self, answer: ApiResponse) -> None:
         """Send the answer, and count it."""
@@ -108,9 +108,8 @@ class Exchange:
         return answer
 
     def _count(self, answer: ApiResponse) -> None:
-        method, pattern = "", ""
-        if self._target is not None:
-            method, pattern = self._target.route.method, self._target.route.pattern
+        route = self._route
+        method, pattern = (route.method, route.pattern) if route is not None else ("", "")
         self._connection.service.traffic.count("socket", method, pattern, answer.status)
 
     def _done_head(self, answer: ApiResponse) -> None:
@@ -118,14 +117,17 @@ class Exchange:
         self.done(answer)
 
 
-def _read_target(target: bytes) -> tuple[dispatch.Target, dict[str, str]]:
-    """Return the route and the query parameters; both are shared between requests and must not be changed."""
+SocketTarget = tuple[Route, dict[str, str], bool, dict[str, str]]
+"""A route, the path's values, whether HEAD was asked for, and the query parameters; shared, not to be changed."""
+
+
+def _read_target(target: bytes) -> SocketTarget:
     return _cached_target(target) if len(target) <= dispatch.LONGEST_REMEMBERED else _split(target)
 
 
-def _split(target: bytes) -> tuple[dispatch.Target, dict[str, str]]:
+def _split(target: bytes) -> SocketTarget:
     method, path, query = dispatch.split_target(target)
-    return dispatch.match(method, path), dispatch.parse_query(query)
+    return (*dispatch.match(method, path), dispatch.parse_query(query))
 
 
 _cached_target = lru_cache(dispatch.REMEMBERED)(_split)
