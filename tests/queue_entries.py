@@ -10,7 +10,8 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, Handler
 from pocketserve.engine.scheduling.entries import Execute, QueueEntry
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.queue import ModelQueue
-from pocketserve.inference.call import InferenceCall, TensorPayload
+from pocketserve.inference.call import InferenceCall
+from pocketserve.inference.payload import TensorPayload
 from pocketserve.inference.waiter import Waiter, answer_call
 from pocketserve.service import Service
 from pocketserve_wire.oip import InferRequest, InferResponse
@@ -51,8 +52,6 @@ class FunctionEntry(QueueEntry):
         """Keep the result."""
         self.outcome.append(result)
         self.ended(result)
-
-    fail = end
 
 
 def run(queue: ModelQueue, function: Callable[[Any], Any], options: RequestOptions) -> FunctionEntry:

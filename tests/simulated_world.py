@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.policy import Entry, EntryQueue, FairScheduler
 from pocketserve_wire import ErrorCode
 
@@ -51,6 +52,8 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._arrivals: dict[Entry, float] = {}
+        self._batch: dict[Entry, dict[str, Any]] = {}
+        self._waited: set[Entry] = set()
         self._running: set[int] = set()
 
     def queue(
@@ -65,9 +68,9 @@ class World:
 
     def send(self, queue: EntryQueue, time: float, timeout: float = FOREVER, **terms: Any) -> Entry:
         """A request that comes at this time and can be started for so long."""
-        more = {name: terms.pop(name) for name in ("key", "rows", "size") if name in terms}
-        entry = Entry(time + timeout, arrived=time, **terms)
-        vars(entry).update(more)
+        batch = {name: terms.pop(name) for name in ("key", "rows", "size") if name in terms}
+        entry = Entry(RequestOptions(time + timeout, arrived=time, **terms))
+        self._batch[entry] = batch
         self.at(time, lambda: self._arrive(queue, entry))
         return entry
 
@@ -90,7 +93,7 @@ class World:
         assert 0 <= self.sharing.busy <= max(self.slots, 1)
         for queue in self.cost:
             assert len(queue.waiting) <= queue.limit
-            assert queue.waiting == sorted(queue.waiting, key=lambda entry: (entry.rank, entry.number))
+            assert queue.waiting == sorted(queue.waiting, key=lambda entry: (entry.options.rank, entry.number))
 
     def _arrive(self, queue: EntryQueue, entry: Entry) -> None:
         self._arrivals[entry] = self.now
@@ -98,11 +101,12 @@ class World:
         if session is not None:
             self._start(queue, session, [entry])
             return
-        evicted = self.sharing.enqueue(queue, entry, self.now)
+        self._waited.add(entry)
+        evicted = self.sharing.enqueue(queue, entry, self.now, **self._batch.get(entry, {}))
         if evicted is not None:
             self._end(evicted[0], queue, evicted[1])
-        if entry.deadline < FOREVER:
-            self.at(entry.deadline, lambda: self._expire(queue, entry))
+        if entry.options.deadline < FOREVER:
+            self.at(entry.options.deadline, lambda: self._expire(queue, entry))
 
     def _expire(self, queue: EntryQueue, entry: Entry) -> None:
         if self.sharing.remove(queue, entry):
@@ -110,9 +114,9 @@ class World:
 
     def _start(self, queue: EntryQueue, session: object, entries: list[Entry]) -> None:
         assert id(session) not in self._running
-        assert all(entry.deadline > self.now for entry in entries)
+        assert all(entry.options.deadline > self.now for entry in entries)
         self._running.add(id(session))
-        seconds = self.cost[queue](sum(entry.rows for entry in entries))
+        seconds = self.cost[queue](sum(self._batch.get(entry, {}).get("rows", 1) for entry in entries))
         self.runs[len(entries)] += 1
         begun = self.now
         self.at(self.now + seconds, lambda: self._finish(queue, session, entries, begun, seconds))
@@ -122,7 +126,7 @@ class World:
         self.service[queue] += seconds
         for entry in entries:
             self._end(entry, queue, None, begun)
-        self.sharing.finish(queue, session, seconds, entries)
+        self.sharing.finish(queue, session, seconds, [entry for entry in entries if entry in self._waited])
         while (found := self.sharing.next(self.now)) is not None:
             self._start(*found)
 

@@ -22,8 +22,8 @@ from pocketserve.engine.scheduling.entries import Job
 from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, RequestOptions, read_options
 from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.engine.statistics import Traffic, VersionStatistics
-from pocketserve.inference.call import Done, InferenceCall, RawPayload
-from pocketserve.inference.request import InferenceRequest
+from pocketserve.inference.call import Done, InferenceCall
+from pocketserve.inference.payload import RawPayload
 from pocketserve.messages import plural
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.repository import READ_AGAIN, Repository
@@ -36,7 +36,7 @@ from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
 
-_Target = tuple[ModelEntry, VersionEntry, VersionStatistics]
+_Target = tuple[ModelEntry, VersionEntry, tuple[str, str], VersionStatistics]
 
 log = logging.getLogger(__name__)
 
@@ -323,41 +323,39 @@ class Service:
             What the calling thread is to run next; None when the request waits or has ended.
         """
         try:
-            entry, version, statistics = self._find(call.model, call.version)
+            entry, version, key, statistics = self._find(call.model, call.version)
         except Exception as error:
             done(error)
             return None
-        request = InferenceRequest(call, done, statistics)
+        call.done, call.statistics = done, statistics
         try:
             if call.options.rank > DEFAULT_PRIORITY and self.power.low:
                 self.engine.check_power()
                 self.power.refuse_background()
             self._begin()
         except ApiError as error:
-            request.fail(error)
+            call.end(error)
             return None
-        request.release = self._release
-        handle = self.engine.acquire_loaded(entry, version)
+        call.release = self._release
+        handle = self.engine.acquire_loaded(key)
         if handle is None:
-            return functools.partial(self._load_and_start, request, call, entry, version)
+            return functools.partial(self._load_and_start, call, entry, version)
         if type(call.payload) is RawPayload:
-            return functools.partial(request.start, handle, self.decode_budget)
-        return request.start(handle, self.decode_budget)
+            return functools.partial(call.start, handle, self.decode_budget)
+        return call.start(handle, self.decode_budget)
 
-    def _load_and_start(
-        self, request: InferenceRequest, call: InferenceCall, entry: ModelEntry, version: VersionEntry
-    ) -> Job | None:
+    def _load_and_start(self, call: InferenceCall, entry: ModelEntry, version: VersionEntry) -> Job | None:
         try:
             handle = self.engine.acquire(entry, version, call.options.deadline, call.options.cancellation)
         except BaseException as error:
-            request.fail(error)
+            call.end(error)
             return None
-        return request.start(handle, self.decode_budget)
+        return call.start(handle, self.decode_budget)
 
-    def _release(self, request: InferenceRequest) -> None:
+    def _release(self, call: InferenceCall) -> None:
         try:
-            if request.handle is not None:
-                self.engine.release(request.handle)
+            if call.handle is not None:
+                self.engine.release(call.handle)
         finally:
             self._end()
 
@@ -388,7 +386,8 @@ class Service:
         target = targets.get((name, version))
         if target is None:
             entry, version_entry = self._resolve(name, version)
-            target = entry, version_entry, self.engine.statistics(entry.name, version_entry.name)
+            key = entry.name, version_entry.name
+            target = entry, version_entry, key, self.engine.statistics(*key)
             if version in (None, version_entry.name):  # other spellings, such as 0001, are without end
                 targets[name, version] = target
         return target

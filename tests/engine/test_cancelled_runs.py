@@ -14,8 +14,8 @@ from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.queue import ModelQueue
-from pocketserve.inference.call import Payload, RawPayload, TensorPayload
 from pocketserve.inference.operations import Operation, prepare_operation
+from pocketserve.inference.payload import Payload, RawPayload, TensorPayload
 from pocketserve.tasks.base import AnswerOptions, Arrays, Prepared
 from pocketserve.tasks.cancellation import CHECK_INTERVAL, cancellable, checkpoint, enumerate_cancellable
 from pocketserve.tensors import Array, TensorSpec

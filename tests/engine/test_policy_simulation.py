@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.policy import BatchingAdvisor, Entry, Flow
 from pocketserve_wire import ErrorCode
 from simulated_world import FOREVER, Fate, World
@@ -47,7 +48,7 @@ def test_four_times_the_load_is_served_as_fast_as_the_model_can(arrivals, timeou
     for time in ARRIVALS[arrivals]():
         world.send(queue, time, timeouts)
     world.run()
-    good = [fate for fate in world.answers() if fate.ended <= fate.entry.deadline + 1e-9]
+    good = [fate for fate in world.answers() if fate.ended <= fate.entry.options.deadline + 1e-9]
     # Between bursts that are further apart than anybody waits there is nothing to do.
     possible = 10 * 100 if arrivals == "poisson" else 20 * int(min(timeouts, 5.0) / 0.1 + 1e-9)
     assert len(good) >= 0.95 * possible
@@ -76,7 +77,7 @@ def test_answers_of_a_stream_are_fresh(cameras):
     answers = world.answers()
     assert max(fate.age for fate in answers) <= 0.1 * (cameras + 1) + 1e-9
     assert len(answers) >= 0.95 * 50 / 0.1
-    by_camera = Counter(fate.entry.stream for fate in answers)
+    by_camera = Counter(fate.entry.options.stream for fate in answers)
     assert max(by_camera.values()) - min(by_camera.values()) <= 2
     assert set(world.codes()) == {None, ErrorCode.SUPERSEDED}
 
@@ -95,7 +96,7 @@ def test_many_streams_together_at_four_times_the_load(cameras):
     assert len(answers) >= 0.95 * 100 / 0.1
     # A frame takes the place of the one before, so no camera waits for more than one round of all of them.
     assert max(fate.age for fate in answers) <= 0.1 * (cameras + 1) + 1e-9
-    by_camera = Counter(fate.entry.stream for fate in answers)
+    by_camera = Counter(fate.entry.options.stream for fate in answers)
     assert len(by_camera) == cameras and max(by_camera.values()) <= 2 * min(by_camera.values()) + 2
 
 
@@ -113,7 +114,7 @@ def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_n
                 world._arrive(queue, held.pop()[1])
 
         def arrive(time: float) -> None:
-            entry = Entry(FOREVER, arrived=time, stream="camera")
+            entry = Entry(RequestOptions(FOREVER, arrived=time, stream="camera"))
             if holding and not queue.idle:
                 held[:] = [(time, entry)]
             else:
@@ -132,7 +133,7 @@ def test_holding_the_newest_back_until_the_run_ends_makes_one_stream_s_answers_n
         return world.answers()
 
     kept, waited = play(holding=True), play(holding=False)
-    assert [fate.entry.arrived for fate in kept] == [fate.entry.arrived for fate in waited]
+    assert [fate.entry.options.arrived for fate in kept] == [fate.entry.options.arrived for fate in waited]
     assert [fate.ended for fate in kept] == [fate.ended for fate in waited]
 
 
@@ -152,7 +153,7 @@ def test_passing_over_what_would_be_replaced_at_once_changes_no_answer(seed):
             def arrive(time: float = time, burst: int = burst) -> None:
                 for left in reversed(range(burst)):
                     if not (passing_over and left and "camera" in queue.streams):
-                        world._arrive(queue, Entry(FOREVER, arrived=time, stream="camera"))
+                        world._arrive(queue, Entry(RequestOptions(FOREVER, arrived=time, stream="camera")))
 
             world.at(time, arrive)
         world.run()
@@ -170,7 +171,7 @@ def test_a_stream_gets_on_beside_a_full_queue():
     for number in range(1800):
         world.send(queue, number / 30, 5.0, stream="camera")
     world.run()
-    frames = [fate for fate in world.answers() if fate.entry.stream]
+    frames = [fate for fate in world.answers() if fate.entry.options.stream]
     assert len(frames) >= 60 / (33 * 0.1) - 3
     # The frame is never older than from one frame to the next, however long its place has been in queue.
     assert all(fate.started - fate.arrived <= 1 / 30 + 1e-9 for fate in frames if fate.arrived < 59.9)
@@ -221,7 +222,7 @@ def test_priorities_hold_under_overload():
     for time in poisson(40, 60, 7):
         world.send(queue, time, 5.0, rank=1 if draw.random() < 0.1 else 5)
     world.run()
-    urgent = [fate for fate in world.fates if fate.entry.rank == 1]
+    urgent = [fate for fate in world.fates if fate.entry.options.rank == 1]
     # 4 a second of 10 possible ones: hardly ever more than a few in queue.
     assert all(fate.code is None for fate in urgent)
     assert sorted(fate.age for fate in urgent)[int(0.95 * len(urgent))] <= 0.5
@@ -382,4 +383,4 @@ def test_every_request_ends_exactly_once_and_nothing_idles(slots, events):
     assert world.unanswered == world.sharing.busy == 0
     assert not world.sharing.contenders
     assert [len(queue.idle) for queue in queues] == [2, 1, 1]
-    assert all(fate.started is None or fate.started < fate.entry.deadline for fate in world.fates)
+    assert all(fate.started is None or fate.started < fate.entry.options.deadline for fate in world.fates)

@@ -85,8 +85,6 @@ class Step(FunctionEntry):
         super().end(result)
         self.sequences.leave(self.step, self.sequence, self, failed=self.failed)
 
-    fail = end
-
 
 def later() -> RequestOptions:
     return RequestOptions(time.monotonic() + WAIT_S)
@@ -177,7 +175,7 @@ def test_a_step_that_ends_before_it_waits_lets_the_next_one_run() -> None:
     sequences = table()
     first, second = Step(sequences, start("a")), Step(sequences, go_on("a"))
     assert second.submit() is None
-    first.fail(ApiError(ErrorCode.CANCELLED, "its caller is gone"))
+    first.end(ApiError(ErrorCode.CANCELLED, "its caller is gone"))
     assert second.result is second.sequence.session
 
 
@@ -200,7 +198,7 @@ def test_a_session_that_cannot_be_opened_blocks_nobody() -> None:
     for _ in range(3):
         step = Step(sequences, start("a", end=True))
         assert refusal(step.submit) is ErrorCode.MODEL_FAILED
-        step.fail(ApiError(ErrorCode.MODEL_FAILED, "gone"))
+        step.end(ApiError(ErrorCode.MODEL_FAILED, "gone"))
 
 
 def test_bounds() -> None:

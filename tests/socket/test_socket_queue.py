@@ -198,7 +198,7 @@ def test_an_urgent_one_goes_first_and_takes_the_last_ones_place(crowd):
     urgent = ask(crowd.peer, priority=1)
     evicted = crowd.peer.answer()
     assert (evicted.request_id, evicted.code) == (sent[-1], "QUEUE_FULL")
-    assert crowd.queue._entries.waiting[0].rank == 1
+    assert crowd.queue._entries.waiting[0].options.rank == 1
     ask(crowd.peer)
     assert crowd.peer.answer().code == "QUEUE_FULL"
     crowd.go()

@@ -15,7 +15,8 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.engine import State
-from pocketserve.inference.call import EncodedPayload, InferenceCall, TensorPayload
+from pocketserve.inference.call import InferenceCall
+from pocketserve.inference.payload import EncodedPayload, TensorPayload
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError, ErrorCode, oip, strict_json
@@ -105,8 +106,8 @@ def _encode(request: oip.InferRequest, response: oip.InferResponse) -> ApiRespon
 
 
 def _answer(body: oip.EncodedBody) -> ApiResponse:
-    content_type = JSON if body.json_length is None else OCTETS
-    return ApiResponse(200, content_type, body.chunks, body.json_length, True)  # by place: names cost more
+    chunks, json_length = body
+    return ApiResponse(200, JSON if json_length is None else OCTETS, chunks, json_length, True)
 
 
 def statistics(service: Service, request: ApiRequest) -> ApiResponse:

@@ -15,7 +15,8 @@ from pocketserve.api.messages import (
     refuse_unknown_query,
     waiting_parameters,
 )
-from pocketserve.inference.call import InferenceCall, Prediction, RawPayload
+from pocketserve.inference.call import InferenceCall
+from pocketserve.inference.payload import Prediction, RawPayload
 from pocketserve.inference.waiter import answer_call
 from pocketserve.service import Service
 from pocketserve.tasks import parameters

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pocketserve.api.predictions import document
-from pocketserve.inference.call import Prediction, RawPayload
+from pocketserve.inference.payload import Prediction, RawPayload
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode, Tensor, strict_json
 from pocketserve_wire.oip import InferRequest, InferResponse

@@ -24,7 +24,8 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.bindings import Bindings
-from pocketserve.inference.call import InferenceCall, TensorPayload
+from pocketserve.inference.call import InferenceCall
+from pocketserve.inference.payload import TensorPayload
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks.arrays import nested
 from pocketserve.tensors import TensorSpec, to_array

@@ -23,7 +23,8 @@ from pocketserve.cli.local import open_local
 from pocketserve.cli.parent_death import bind_to
 from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.compare.samples import facts_of
-from pocketserve.inference.call import InferenceCall, Payload, Prediction, RawPayload, TensorPayload
+from pocketserve.inference.call import InferenceCall
+from pocketserve.inference.payload import Payload, Prediction, RawPayload, TensorPayload
 from pocketserve.inference.waiter import answer_call
 from pocketserve.repository.files import file_bytes
 from pocketserve.tasks.base import AnswerOptions

@@ -19,7 +19,8 @@ from pocketserve.convert.converter import ConversionError
 from pocketserve.convert.samples import Samples, one_sample, prepare_samples, random_samples
 from pocketserve.convert.tool_process import report
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
-from pocketserve.inference.call import InferenceCall, TensorPayload
+from pocketserve.inference.call import InferenceCall
+from pocketserve.inference.payload import TensorPayload
 from pocketserve.inference.waiter import answer_call
 from pocketserve.service import Service
 from pocketserve.tensors import Array, TensorSpec, to_array, to_tensor

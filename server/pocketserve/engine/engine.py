@@ -267,10 +267,10 @@ class Engine:
                 with self._lock:
                     record.error = None if record.running is running else record.error  # the change was taken back
 
-    def acquire_loaded(self, entry: ModelEntry, version: VersionEntry) -> ModelHandle | None:
-        """Hold a version as :meth:`acquire` does, without waiting; None where that has to load it first."""
+    def acquire_loaded(self, key: tuple[str, str]) -> ModelHandle | None:
+        """Hold a version, by its model's name and its own, without waiting; None where it has to be loaded first."""
         with self._lock:
-            record = self._by_key.get((entry.name, version.name))
+            record = self._by_key.get(key)
             handle = record.running if record is not None else None
             if handle is None or handle.outdated or self._table.closed:
                 return None

@@ -1,75 +1,29 @@
-"""A request to a model, as every transport and every protocol hands it to :meth:`Service.submit`."""
+"""A request to a model, from the protocol that decoded it to its end, which is counted once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from pocketserve.engine.scheduling.entries import Execute
+from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.scheduling.entries import Execute, Job, QueueEntry
 from pocketserve.engine.scheduling.options import RequestOptions
-from pocketserve.engine.statistics import Timing
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints
+from pocketserve.engine.statistics import Timing, VersionStatistics
+from pocketserve.inference.operations import prepare_operation
+from pocketserve.inference.payload import EncodedPayload, Payload
 from pocketserve_wire import ApiError
-from pocketserve_wire.oip import InferRequest, RequestTemplate
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.sequences import Sequence
+    from pocketserve.tasks.cancellation import BytePool
+
+Done = Callable[[Any], None]
+"""Take how a call ended: the result, or the exception in its place. It is called once, on any thread; never raises."""
 
 
-class TensorPayload(NamedTuple):
-    """Decoded tensors; the result is an :class:`~pocketserve_wire.oip.InferResponse`.
-
-    Attributes:
-        row_by_row: let a model that is fixed to one row answer several, one run after the other.
-    """
-
-    request: InferRequest
-    row_by_row: bool = False
-
-
-class EncodedPayload(NamedTuple):
-    """A body whose JSON part is known; the result is an :class:`~pocketserve_wire.oip.EncodedBody`.
-
-    Attributes:
-        template: of this body; it asks for raw tensors only.
-    """
-
-    template: RequestTemplate
-    body: memoryview
-
-
-class RawPayload(NamedTuple):
-    """Raw input for the model's task; the result is a :class:`Prediction`."""
-
-    body: memoryview
-    options: AnswerOptions
-    hints: Hints = NO_HINTS
-
-
-Payload = TensorPayload | EncodedPayload | RawPayload
-
-
-class Prediction:
-    """An answer to raw input. The task's own steps count as input and output in the timing.
-
-    Attributes:
-        more: what the task answers beside the predictions, by name.
-        picture: the input with the answer drawn on it, a PNG file; None unless it was asked for.
-    """
-
-    __slots__ = ("model", "more", "picture", "predictions", "task", "timing", "version")
-
-    def __init__(
-        self, model: str, version: str, task: str, predictions: Answer, more: Mapping[str, Any], picture: bytes | None
-    ) -> None:
-        self.model = model
-        self.version = version
-        self.task = task
-        self.predictions = predictions
-        self.more = more
-        self.picture = picture
-        self.timing = Timing(0, 0, 0, 0)
-
-
-class InferenceCall:
-    """A request for a model.
+class InferenceCall(QueueEntry):
+    """A request for a model; every transport and every protocol hands one to :meth:`Service.submit`.
 
     Args:
         version: None is the model's default.
@@ -78,9 +32,21 @@ class InferenceCall:
         respond: makes what the transport sends from the result; None where the caller takes the result itself.
         explain: adds to an error of the model's task what this protocol knows of the request.
         keeps_thread: see :class:`~pocketserve.engine.scheduling.entries.QueueEntry`.
+
+    Attributes:
+        done, statistics: take how it ends; set when it is submitted.
+        release: gives back what the service holds for it; None as long as it holds nothing.
+        handle: the version that is held for it.
     """
 
-    __slots__ = ("execute", "explain", "keeps_thread", "model", "options", "payload", "respond", "version")
+    __slots__ = (
+        "_explain", "_operation", "_sequence", "_started_ns", "done", "handle", "model", "payload",
+        "release", "respond", "statistics", "version"
+    )  # fmt: skip
+
+    done: Done
+    statistics: VersionStatistics
+    _operation: Any
 
     def __init__(
         self,
@@ -93,15 +59,89 @@ class InferenceCall:
         explain: Callable[[ApiError], ApiError] | None = None,
         keeps_thread: bool = False,
     ) -> None:
+        # To label, draw or write an answer as JSON takes too long for the next request to wait for it.
+        super().__init__(options, execute, keeps_thread and type(payload) is EncodedPayload)
         self.model = model
         self.version = version
         self.payload = payload
-        self.options = options
-        self.execute = execute
         self.respond = respond
-        self.explain = explain
-        self.keeps_thread = keeps_thread
+        self._explain = explain
+        self._started_ns = time.perf_counter_ns()
+        self._sequence: Sequence | None = None
+        self.handle: ModelHandle | None = None
+        self.release: Callable[[InferenceCall], None] | None = None
 
+    def start(self, handle: ModelHandle, budget: BytePool) -> Job | None:
+        """Prepare the run on a version that is held for it, and submit it to the version's queue.
 
-Done = Callable[[Any], None]
-"""Take how a call ended: the result, or the exception in its place. It is called once, on any thread; never raises."""
+        Args:
+            budget: what decoding takes its memory from.
+
+        Returns:
+            As :meth:`~pocketserve.engine.scheduling.queue.ModelQueue.submit`.
+        """
+        self.handle = handle
+        self._started_ns = time.perf_counter_ns()  # to load the model is not the request's work
+        try:
+            operation = self._operation = prepare_operation(handle, self.payload, self.options, budget)
+            self.work, self.arrays, self.signature = operation.run, operation.arrays, operation.signature
+            if operation.step is not None and handle.sequences is not None:
+                self._sequence = handle.sequences.enter(operation.step, self)
+                operation.sequence = self._sequence
+                if handle.sequences.has_sessions:
+                    return self._submit_step  # which may have to open a session
+        except BaseException as error:
+            self.end(error)
+            return None
+        return handle.queue.submit(self)
+
+    def _submit_step(self) -> Job | None:
+        """Submit a step to the queue of its sequence's own session."""
+        assert self.handle is not None and self.handle.sequences is not None and self._sequence is not None
+        try:
+            queue = self.handle.sequences.queue_of(self._sequence)
+        except BaseException as error:
+            self.end(error)
+            return None
+        return queue.submit(self)
+
+    def end(self, outcome: Any) -> None:
+        """Answer with the result of the run, or with the error in its place."""
+        if isinstance(outcome, BaseException):
+            self._fail(outcome, failed=self.session is not None)
+            return
+        operation, ended_ns = self._operation, time.perf_counter_ns()
+        try:
+            result = operation.respond(outcome)
+        except BaseException as error:
+            self._fail(error, failed=False)  # the run itself was good
+            return
+        timing = (
+            self.queue_ns,
+            self.submitted_ns - self._started_ns,
+            self.run_ns,
+            time.perf_counter_ns() - ended_ns,
+            operation.rows,
+            operation.executions or self.executions,
+            self.batch_rows,
+        )
+        self._give_back(failed=False)
+        self.statistics.record_success(timing)
+        if operation.timed:
+            result.timing = Timing(*timing)
+        self.done(result)
+
+    def _fail(self, error: BaseException, *, failed: bool) -> None:
+        self._give_back(failed=failed)
+        code = error.code if isinstance(error, ApiError) else None
+        self.statistics.record_failure(time.perf_counter_ns() - self._started_ns, code)
+        if self._explain is not None and isinstance(error, ApiError):
+            error = self._explain(error)
+        self.done(error)
+
+    def _give_back(self, *, failed: bool) -> None:
+        if self._sequence is not None:
+            assert self.handle is not None and self.handle.sequences is not None
+            self.handle.sequences.leave(self._operation.step, self._sequence, self, failed=failed)
+        if self.release is not None:
+            self.release(self)

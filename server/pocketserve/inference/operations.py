@@ -13,8 +13,8 @@ import numpy as np
 
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.options import RequestOptions
-from pocketserve.inference.call import EncodedPayload, Payload, Prediction, RawPayload, TensorPayload
 from pocketserve.inference.compile import CompiledRequest, keep_compiled
+from pocketserve.inference.payload import EncodedPayload, Payload, Prediction, RawPayload, TensorPayload
 from pocketserve.inference.respond import output_tensor, task_outputs
 from pocketserve.inference.run import run_inputs, run_session, run_steps
 from pocketserve.inference.validate import Inputs, collect, raw_tensor, requested_outputs, signature_of
@@ -35,11 +35,12 @@ SEQUENCE_PARAMETERS = frozenset({"sequence_id", "sequence_start", "sequence_end"
 class CompiledOperation:
     """A tensor request of a kind that was answered before."""
 
-    executions = 0
-    step = None
-    timed = False
+    __slots__ = ("arrays", "executions", "respond", "rows", "signature", "step", "timed")
 
     def __init__(self, compiled: CompiledRequest, body: memoryview) -> None:
+        self.executions = 0
+        self.step = None
+        self.timed = False
         self.arrays = compiled.arrays(body)
         self.signature = compiled.signature
         self.rows = compiled.rows
@@ -212,10 +213,11 @@ def prepare_operation(
         ApiError: for every fault of the request.
     """
     if isinstance(payload, EncodedPayload):
-        compiled: CompiledRequest | None = handle.compiled.get(payload.template)
+        template, body = payload
+        compiled: CompiledRequest | None = handle.compiled.get(template)
         if compiled is not None:
-            return CompiledOperation(compiled, payload.body)
-        return TensorOperation(handle, TensorPayload(payload.template.read(payload.body)), options, encoded=True)
+            return CompiledOperation(compiled, body)
+        return TensorOperation(handle, TensorPayload(template.read(body)), options, encoded=True)
     if isinstance(payload, TensorPayload):
         return TensorOperation(handle, payload, options, encoded=False)
     return TaskOperation(handle, payload, options, budget)

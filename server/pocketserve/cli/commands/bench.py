@@ -72,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
     from pocketserve.cli.random_inputs import random_inputs
-    from pocketserve.inference.call import InferenceCall, TensorPayload
+    from pocketserve.inference.call import InferenceCall
+    from pocketserve.inference.payload import TensorPayload
     from pocketserve.inference.waiter import answer_call
     from pocketserve_client import Client
     from pocketserve_client.arrays import as_tensor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ Raises RuntimeError when the system has no thread."""
 
 
 class QueueEntry(Entry):
-    """A request, from its submission to a :class:`ModelQueue` to its end. It ends once: by ``end`` or by ``fail``.
+    """A request, from its submission to a :class:`ModelQueue` to its end. It ends once.
 
     Args:
         execute: called with :meth:`begin` when the request may run and no thread of its own submits it.
@@ -41,37 +40,34 @@ class QueueEntry(Entry):
         batch_rows: rows of the batch that it led; 0 for one that was led; None for one that ran alone.
     """
 
+    __slots__ = (
+        "arrays", "batch_members", "batch_rows", "execute", "executions", "keeps_thread", "queue",
+        "queue_ns", "run_ns", "session", "signature", "submitted_ns", "work"
+    )  # fmt: skip
+
     queue: ModelQueue
     work: Callable[[Session], Any]
-    arrays: Mapping[str, Any] | None = None
-    signature: str | None = None
-    session: Session | None = None
-    batch_members: Sequence[QueueEntry] = ()
-    queue_ns = run_ns = 0
-    executions = 1
-    batch_rows: int | None = None
+    arrays: Mapping[str, Any] | None
+    signature: str | None
+    batch_members: Sequence[QueueEntry]
+    submitted_ns: int
+    queue_ns: int
+    run_ns: int
 
     def __init__(self, options: RequestOptions, execute: Execute | None, keeps_thread: bool = False) -> None:
-        # Not super().__init__(): this is made for every request.
-        self.deadline, self.arrived, self.rank, self.stream = (
-            options.deadline,
-            options.arrived,
-            options.rank,
-            options.stream,
-        )
-        self.cancellation = options.cancellation
+        # Not super().__init__(): one is made for every request.
+        self.options = options
+        self.steps = None
         self.execute: Any = execute
         self.keeps_thread = keeps_thread
-        self.submitted_ns = time.perf_counter_ns()
+        self.session: Session | None = None
+        self.executions = 1
+        self.batch_rows: int | None = None
 
     def begin(self) -> Job | None:
-        """Run it on its session; a :data:`Job`."""
-        return self.queue.run(self)
+        """Run it on its session, after it has waited; a :data:`Job`."""
+        return self.queue.run_waiting(self)
 
-    def end(self, result: Any) -> None:
-        """Take the result of the run. It must not raise."""
-        raise NotImplementedError
-
-    def fail(self, error: BaseException) -> None:
-        """Take why there is no result: an ApiError, or what the run raised. It must not raise."""
+    def end(self, outcome: Any) -> None:
+        """Take the result of the run; or why there is none: an ApiError, or what the run raised. It must not raise."""
         raise NotImplementedError

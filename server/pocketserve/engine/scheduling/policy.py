@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve_wire import ErrorCode
 
 RECENT_SHARE = 0.2
@@ -29,32 +30,28 @@ RECENT_SHARE = 0.2
 
 
 class Entry:
-    """A waiting request, as the policy sees it.
+    """A request, as the policy sees it.
 
     Attributes:
-        deadline: seconds after which it is not started.
-        arrived: seconds; decides which of two requests of a stream is the newer.
-        rank: lower goes first.
-        stream: "" is none.
-        key: requests with the same one may run as one batch; None always runs alone.
-        rows, size: batch rows and bytes of its inputs.
+        options: its deadline (seconds after which it is not started), arrival (decides which of two requests of a
+            stream is the newer), rank (lower goes first) and stream ("" is none).
         steps: the unfinished steps of its sequence, this one among them; None for a request of no sequence.
+        key, rows, size, number: see :meth:`EntryQueue.enqueue`.
         had_alternative: another entry was there to be batched with when it was started.
-        number: its position; a newer request of a stream takes over the older one's.
     """
 
-    key: Hashable | None = None
-    rows = 1
-    size = 0
-    steps: deque[Any] | None = None
-    number = 0
-    had_alternative = False
+    # Slots, and what only a request that waits has is set when it is enqueued: most do not wait.
+    __slots__ = ("had_alternative", "key", "number", "options", "rows", "size", "steps")
 
-    def __init__(self, deadline: float, arrived: float = 0.0, rank: int = 0, stream: str = "") -> None:
-        self.deadline = deadline
-        self.arrived = arrived
-        self.rank = rank
-        self.stream = stream
+    key: Hashable | None
+    rows: int
+    size: int
+    number: int
+    had_alternative: bool
+
+    def __init__(self, options: RequestOptions) -> None:
+        self.options = options
+        self.steps: deque[Any] | None = None
 
     @property
     def blocked(self) -> bool:
@@ -156,15 +153,23 @@ class EntryQueue:
         self.streams: dict[str, Entry] = {}
         self._count = 0
 
-    def enqueue(self, entry: Entry, now: float) -> tuple[Entry, ErrorCode] | None:
-        """Add a request.
+    def enqueue(
+        self, entry: Entry, now: float, key: Hashable | None = None, rows: int = 1, size: int = 0
+    ) -> tuple[Entry, ErrorCode] | None:
+        """Add a request, and number it: a newer request of a stream takes over the number of the older one.
+
+        Args:
+            key: requests with the same one may run as one batch; None always runs alone.
+            rows, size: batch rows and bytes of its inputs.
 
         Returns:
             The entry that has to go for it, and why: the newcomer itself, or one that waited; None when none has to.
         """
-        older = self.streams.get(entry.stream) if entry.stream else None
+        entry.key, entry.rows, entry.size = key, rows, size
+        entry.had_alternative = False
+        older = self.streams.get(entry.options.stream) if entry.options.stream else None
         if older is not None:
-            if entry.arrived < older.arrived:
+            if entry.options.arrived < older.options.arrived:
                 return entry, ErrorCode.SUPERSEDED
             self.remove(older)
             entry.number = older.number
@@ -186,15 +191,15 @@ class EntryQueue:
         while index and _order(self.waiting[index - 1]) > _order(entry):
             index -= 1
         self.waiting.insert(index, entry)
-        if entry.stream:
-            self.streams[entry.stream] = entry
+        if entry.options.stream:
+            self.streams[entry.options.stream] = entry
 
     def _evict_for(self, entry: Entry, now: float) -> tuple[Entry, ErrorCode]:
         for waiting_entry in self.waiting:
-            if waiting_entry.deadline <= now:
+            if waiting_entry.options.deadline <= now:
                 return waiting_entry, ErrorCode.DEADLINE_EXCEEDED
         last = self.waiting[-1]
-        return (last if entry.rank < last.rank else entry), ErrorCode.QUEUE_FULL
+        return (last if entry.options.rank < last.options.rank else entry), ErrorCode.QUEUE_FULL
 
     def remove(self, entry: Entry) -> bool:
         """Remove a request; return whether it was still waiting."""
@@ -202,8 +207,8 @@ class EntryQueue:
             self.waiting.remove(entry)
         except ValueError:
             return False
-        if entry.stream and self.streams.get(entry.stream) is entry:
-            del self.streams[entry.stream]
+        if entry.options.stream and self.streams.get(entry.options.stream) is entry:
+            del self.streams[entry.options.stream]
         return True
 
     def take(self, now: float) -> list[Entry]:
@@ -224,9 +229,9 @@ class EntryQueue:
     def _choose(self, now: float) -> Entry | None:
         late = None
         for entry in self.waiting:
-            if entry.deadline <= now or entry.blocked:
+            if entry.options.deadline <= now or entry.blocked:
                 continue
-            if entry.deadline > now + self.recent_run_s:
+            if entry.options.deadline > now + self.recent_run_s:
                 return entry
             late = late or entry
         # Rather one that may come too late than none: the mean may be wrong, and only a run can correct it.
@@ -235,7 +240,7 @@ class EntryQueue:
     def _batch_members(self, first: Entry, now: float) -> list[Entry]:
         rows, size, members = first.rows, first.size, []
         for entry in self.waiting:
-            if entry is first or entry.key != first.key or entry.deadline <= now:
+            if entry is first or entry.key != first.key or entry.options.deadline <= now:
                 continue
             if rows + entry.rows <= self.max_rows and size + entry.size <= self.max_bytes:
                 rows, size = rows + entry.rows, size + entry.size
@@ -267,9 +272,11 @@ class FairScheduler:
             return None
         return self._begin(queue)
 
-    def enqueue(self, queue: EntryQueue, entry: Entry, now: float) -> tuple[Entry, ErrorCode] | None:
+    def enqueue(
+        self, queue: EntryQueue, entry: Entry, now: float, key: Hashable | None = None, rows: int = 1, size: int = 0
+    ) -> tuple[Entry, ErrorCode] | None:
         """Add a request to a queue; see :meth:`EntryQueue.enqueue`."""
-        evicted = queue.enqueue(entry, now)
+        evicted = queue.enqueue(entry, now, key, rows, size)
         self.contenders[queue] = None
         return evicted
 
@@ -326,4 +333,4 @@ class FairScheduler:
 
 
 def _order(entry: Entry) -> tuple[int, int]:
-    return entry.rank, entry.number
+    return entry.options.rank, entry.number

@@ -76,7 +76,9 @@ class Scheduler:
         for leader in _begin(leaders):
             _run_inline(leader.begin)
 
-    def enqueue(self, queue: EntryQueue, entry: QueueEntry) -> Session | None:
+    def enqueue(
+        self, queue: EntryQueue, entry: QueueEntry, key: Hashable | None, rows: int, size: int
+    ) -> Session | None:
         """Add a request to a queue, unless a session has become idle meanwhile: then it is returned.
 
         Raises:
@@ -86,9 +88,9 @@ class Scheduler:
             session: Session | None = None if entry.blocked else self.sharing.start(queue)
             if session is not None:
                 return session
-            evicted = self.sharing.enqueue(queue, entry, self._clock())
-            if entry.deadline < self._alarm and (evicted is None or evicted[0] is not entry):
-                self._set_alarm(entry.deadline)
+            evicted = self.sharing.enqueue(queue, entry, self._clock(), key, rows, size)
+            if entry.options.deadline < self._alarm and (evicted is None or evicted[0] is not entry):
+                self._set_alarm(entry.options.deadline)
             waiting, recent_s = len(queue.waiting), queue.recent_run_s
         if evicted is None:
             return None
@@ -115,7 +117,8 @@ class Scheduler:
             if not self.sharing.contenders:
                 return []
             if self._thread is None:  # it could not be started
-                self._set_alarm(min(entry.deadline for waiting in self.sharing.contenders for entry in waiting.waiting))
+                waiting = [entry.options.deadline for queue in self.sharing.contenders for entry in queue.waiting]
+                self._set_alarm(min(waiting))
             return self._next_runs()
 
     def _next_runs(self) -> list[QueueEntry]:
@@ -160,10 +163,12 @@ class Scheduler:
         with self.lock:
             now = self._clock()
             waiting = [(queue, entry) for queue in self.sharing.contenders for entry in queue.waiting]
-            late = [(queue, entry) for queue, entry in waiting if entry.deadline <= now]
+            late = [(queue, entry) for queue, entry in waiting if entry.options.deadline <= now]
             for queue, entry in late:
                 self.sharing.remove(queue, entry)
-            self._alarm = min((entry.deadline for _, entry in waiting if entry.deadline > now), default=NEVER)
+            self._alarm = min(
+                (entry.options.deadline for _, entry in waiting if entry.options.deadline > now), default=NEVER
+            )
         for _, entry in late:
             _fail(entry, expired())
 
@@ -227,7 +232,7 @@ class ModelQueue:
         if stream or len(entries.waiting) < entries.limit:
             return
         last = entries.waiting[-1:]  # a copy: the queue may shrink meanwhile
-        if last and rank >= last[0].rank:
+        if last and rank >= last[0].options.rank:
             raise _refusal(ErrorCode.QUEUE_FULL, entries.limit, entries.recent_run_s * entries.limit)
 
     def submit(self, entry: QueueEntry) -> Job | None:
@@ -241,9 +246,9 @@ class ModelQueue:
         """
         entry.submitted_ns = time.perf_counter_ns()
         try:
-            if self._clock() >= entry.deadline:
+            if self._clock() >= entry.options.deadline:
                 raise expired()
-            if entry.cancellation is not None and entry.cancellation.cancelled:
+            if entry.options.cancellation is not None and entry.options.cancellation.cancelled:
                 raise cancelled()
             session: Session | None = None
             if entry.steps is None or not entry.blocked:
@@ -252,22 +257,21 @@ class ModelQueue:
             if session is None:
                 session = self._enqueue(entry)
         except ApiError as error:
-            entry.fail(error)
+            entry.end(error)
             return None
         if session is None:
             return None
         entry.session = session
-        return functools.partial(self.run, entry)
+        return functools.partial(self._run, entry)
 
     def _enqueue(self, entry: QueueEntry) -> Session | None:
         entry.queue = self
-        cancellation = entry.cancellation
-        if self._batcher is not None:
-            entry.key, entry.rows, entry.size = self._batcher.describe(entry)
+        cancellation = entry.options.cancellation
+        key, rows, size = self._batcher.describe(entry) if self._batcher is not None else (None, 1, 0)
         if cancellation is not None:
             cancellation.listen(lambda: self._cancel(entry))
         try:
-            session = self.scheduler.enqueue(self._entries, entry)
+            session = self.scheduler.enqueue(self._entries, entry, key, rows, size)
         except ApiError:
             if cancellation is not None:
                 cancellation.listen(None)
@@ -282,18 +286,21 @@ class ModelQueue:
         if self.scheduler.remove(self._entries, entry):
             _fail(entry, cancelled())
 
-    def run(self, entry: QueueEntry) -> Job | None:
-        """Run an entry that was given a session, with its batch members, and end them.
+    def run_waiting(self, entry: QueueEntry) -> Job | None:
+        """Run an entry that has waited, with its batch members; as :meth:`_run`."""
+        if entry.batch_members:
+            return self._run_batch([entry, *entry.batch_members], entry.session)
+        if entry.options.cancellation is not None:
+            entry.options.cancellation.listen(None)
+        return self._run(entry, (entry,))
+
+    def _run(self, entry: QueueEntry, waited: Sequence[Entry] = ()) -> Job | None:
+        """Run an entry that was given a session, and end it.
 
         Returns:
             The next run, where this thread is to make it.
         """
         session: Any = entry.session
-        cancellation = entry.cancellation
-        if cancellation is not None and entry.number:  # it has waited
-            cancellation.listen(None)
-        if entry.batch_members:
-            return self._run_batch([entry, *entry.batch_members], session)
         started = time.perf_counter_ns()
         try:
             outcome = entry.work(session)
@@ -303,7 +310,7 @@ class ModelQueue:
         entry.queue_ns = started - entry.submitted_ns
         if entry.steps is not None:
             entry.steps.popleft()
-        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, (entry,))
+        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, waited)
         following: list[QueueEntry] = []
         if leaders:
             if entry.keeps_thread and leaders[0].keeps_thread:
@@ -316,8 +323,8 @@ class ModelQueue:
     def _run_batch(self, entries: list[QueueEntry], session: Any) -> Job | None:
         assert self._batcher is not None
         for entry in entries:
-            if entry.cancellation is not None:
-                entry.cancellation.listen(None)
+            if entry.options.cancellation is not None:
+                entry.options.cancellation.listen(None)
         started = time.perf_counter_ns()
         try:
             outcomes, executions = self._batcher.run(session, entries)
@@ -368,18 +375,15 @@ def _run_inline(job: Job | None) -> None:
 def _end(entry: QueueEntry, outcome: Any) -> None:
     """End a request that was run; a fault in its answer must not cost others theirs."""
     try:
-        if isinstance(outcome, BaseException):
-            entry.fail(outcome)
-        else:
-            entry.end(outcome)
+        entry.end(outcome)
     except Exception:
         log.exception("unexpected error while answering a request")
 
 
 def _fail(entry: Any, error: ApiError) -> None:
     """End a request that was taken out of its queue."""
-    if entry.cancellation is not None:
-        entry.cancellation.listen(None)  # which knows the request
+    if entry.options.cancellation is not None:
+        entry.options.cancellation.listen(None)  # which knows the request
     _end(entry, error)
 
 

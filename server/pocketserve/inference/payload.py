@@ -1,0 +1,65 @@
+"""What a request brings to a model, and the answer to raw input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pocketserve.engine.statistics import Timing
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints
+from pocketserve_wire.oip import InferRequest, RequestTemplate
+
+
+class TensorPayload(NamedTuple):
+    """Decoded tensors; the result is an :class:`~pocketserve_wire.oip.InferResponse`.
+
+    Attributes:
+        row_by_row: let a model that is fixed to one row answer several, one run after the other.
+    """
+
+    request: InferRequest
+    row_by_row: bool = False
+
+
+class EncodedPayload(NamedTuple):
+    """A body whose JSON part is known; the result is an :class:`~pocketserve_wire.oip.EncodedBody`.
+
+    Attributes:
+        template: of this body; it asks for raw tensors only.
+    """
+
+    template: RequestTemplate
+    body: memoryview
+
+
+class RawPayload(NamedTuple):
+    """Raw input for the model's task; the result is a :class:`Prediction`."""
+
+    body: memoryview
+    options: AnswerOptions
+    hints: Hints = NO_HINTS
+
+
+Payload = TensorPayload | EncodedPayload | RawPayload
+
+
+class Prediction:
+    """An answer to raw input. The task's own steps count as input and output in the timing.
+
+    Attributes:
+        more: what the task answers beside the predictions, by name.
+        picture: the input with the answer drawn on it, a PNG file; None unless it was asked for.
+    """
+
+    __slots__ = ("model", "more", "picture", "predictions", "task", "timing", "version")
+
+    def __init__(
+        self, model: str, version: str, task: str, predictions: Answer, more: Mapping[str, Any], picture: bytes | None
+    ) -> None:
+        self.model = model
+        self.version = version
+        self.task = task
+        self.predictions = predictions
+        self.more = more
+        self.picture = picture
+        self.timing = Timing(0, 0, 0, 0)
