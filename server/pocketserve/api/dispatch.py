@@ -18,7 +18,6 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_respo
 from pocketserve.api.routes import ROUTES
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.entries import Job
-from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.waiter import Waiter
 from pocketserve.service import Service
 from pocketserve.tasks.cancellation import SMALL_DOCUMENT, byte_reservation, is_text
@@ -209,7 +208,9 @@ def submit(
     if isinstance(response, ApiResponse):
         on_response(response)
         return None
-    return service.submit(response, functools.partial(_respond, response, route, on_response))
+    # Not with the call itself: the two would keep each other, and the request's body with them.
+    assert response.respond is not None
+    return service.submit(response, functools.partial(_respond, response.respond, route, on_response))
 
 
 def answer_request(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
@@ -220,10 +221,12 @@ def answer_request(service: Service, route: Route, request: ApiRequest) -> ApiRe
     return response
 
 
-def _respond(call: InferenceCall, route: Route, on_response: Callable[[ApiResponse], None], outcome: Any) -> None:
+def _respond(
+    encode: Callable[[Any], ApiResponse], route: Route, on_response: Callable[[ApiResponse], None], outcome: Any
+) -> None:
     try:
         failed = isinstance(outcome, BaseException)
-        response = failure(outcome, _name(route)) if failed else call.respond(outcome)  # type: ignore[misc]
+        response = failure(outcome, _name(route)) if failed else encode(outcome)
     except Exception as error:
         response = failure(error, _name(route))
     on_response(response)
