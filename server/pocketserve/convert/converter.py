@@ -73,7 +73,8 @@ class Converter:
         name: as ``--json`` and the provenance call it, such as ``litert-torch``.
         sources: the formats that it reads, by their names in the runtimes' ``FORMATS``.
         kind: of :data:`KINDS`, what it writes.
-        module: in ``pocketserve.convert.tools``; its ``convert(request)`` returns a :class:`ConversionOutcome`.
+        module: in ``pocketserve.convert.tools``, or by its full name; its ``convert(request)`` returns a
+            :class:`ConversionOutcome`.
         quantize: the modes that it can do.
         environment: of ``environments.py``; None runs in the server's own environment, on the device.
         packages: what must be importable there for that, such as ``torch``.

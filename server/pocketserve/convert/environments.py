@@ -101,7 +101,7 @@ _TABLE = (
         "onnx2tf", "ONNX to TFLite", (*_ONNX, *_TENSORFLOW, "onnx2tf==1.28.8", "tf_keras==2.21.0"), 2370 * _MB, 4
     ),
     Environment("openvino", "OpenVINO", ("openvino==2026.4.1", "nncf==3.4.0"), 560 * _MB, 2),
-    Environment("coremltools", "PyTorch to CoreML", (*_TORCH, "coremltools==9.0"), 1050 * _MB, 3),
+    Environment("coremltools", "PyTorch to CoreML", ("torch==2.13.0", "coremltools==9.0"), 1050 * _MB, 3),
     Environment("tract", "Tract", ("tract==0.23.9",), 140 * _MB, 1),
 )
 ENVIRONMENTS = {environment.name: environment for environment in _TABLE}

@@ -36,6 +36,8 @@ from pocketserve.state.folder_lock import WorkFolder, locked, sweep
 from pocketserve.trust.store import TrustStore
 
 WORK_PREFIX = "convert-"
+MAX_ALTERNATIVES = 2
+"""Other ways that are tried after the best one has failed, where that needs no further environment."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,19 @@ class ModelConverter:
     Args:
         tell: shows the progress.
         note: takes a sentence for the user that should be seen at once, such as what an environment takes.
+        tools: the converters to choose from.
     """
 
-    def __init__(self, entry: ModelEntry, settings: ConversionSettings, tell: Tell, note: Note) -> None:
+    def __init__(
+        self,
+        entry: ModelEntry,
+        settings: ConversionSettings,
+        tell: Tell,
+        note: Note,
+        tools: Sequence[Converter] | None = None,
+    ) -> None:
         self._entry, self._settings, self._tell, self._note = entry, settings, tell, note
+        self._tools = converters() if tools is None else tools
         self._references: dict[str, Reference] = {}
         sweep(settings.state_dir, WORK_PREFIX)
         with locked(settings.state_dir):
@@ -123,27 +134,28 @@ class ModelConverter:
         trusted = _trusted_code(self._entry, source, self._settings.state_dir)
         new = choose_name(self._entry, source.name, kind, self._settings.quantize, self._settings.name)
         self._check_samples(plans[0])
-        for index, plan in enumerate(plans):
+        ready = [plan for plan in plans[1:] if all(self._is_ready(step.converter) for step in plan)]
+        faults: list[ConversionError] = []
+        for plan in (plans[0], *ready[:MAX_ALTERNATIVES]):
+            if faults:
+                self._note(f"that failed ({faults[-1].message}); trying {_names(plan)}")
             try:
                 return self._convert(source, plan, new, trusted)
             except ConversionError as error:
-                remaining = plans[index + 1 :]
-                if not remaining or not all(self._is_ready(step.converter) for step in remaining[0]):
-                    raise
-                self._note(f"{_names(plan)} failed ({error.message}); trying {_names(remaining[0])}")
-        raise AssertionError("a plan returns or raises")
+                faults.append(error)
+        raise faults[0]  # the best way's
 
     def _plans(self, kind: str) -> tuple[VersionEntry, list[Plan]]:
         """Return the version to begin with, and the ways from it."""
         entry, quantize = self._entry, self._settings.quantize
         if self._settings.version is not None:
             version = entry.versions[self._settings.version]
-            return version, plans_for(version.format.name, kind, quantize, converters())
+            return version, plans_for(version.format.name, kind, quantize, self._tools)
         candidates = _originals(entry)
         refusal: ConversionError | None = None
         for version in candidates:
             try:
-                return version, plans_for(version.format.name, kind, quantize, converters())
+                return version, plans_for(version.format.name, kind, quantize, self._tools)
             except ConversionError as error:
                 refusal = refusal or error
         raise refusal or ConversionError("the model has no version of a kind that any converter reads")
@@ -205,7 +217,9 @@ class ModelConverter:
 
     def _run_tool(self, step: Step, python: Path, request: ConversionRequest, folder: Path) -> ConversionOutcome:
         title = f"{step.converter.name}: {step.format} to {step.converter.kind}"
-        document = {"module": f"pocketserve.convert.tools.{step.converter.module}", "request": request.to_json()}
+        name = step.converter.module
+        module = name if "." in name else f"pocketserve.convert.tools.{name}"
+        document = {"module": module, "request": request.to_json()}
         job = Job(step.converter.name, python, "pocketserve.convert.tool_process", document, request.output.parent)
         result = run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
         return ConversionOutcome.from_plain(result["outcome"])

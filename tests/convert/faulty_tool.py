@@ -1,0 +1,56 @@
+"""A converter for tests: it copies a TFLite model, or fails in the way that the option ``fault`` names."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import sys
+
+from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest
+
+
+def convert(request: ConversionRequest) -> ConversionOutcome:
+    """Copy the source, or fail."""
+    fault = request.options.get("fault", "")
+    print(f"the tool's own words on {fault}", flush=True)
+    if fault == "crash":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "hang":
+        signal.pause()
+    if fault == "memory":
+        held = bytearray(400 << 20)
+        held[::4096] = b"x" * len(held[::4096])
+        signal.pause()
+    if fault == "exit":
+        os._exit(3)
+    if fault == "system exit":
+        sys.exit("wrong usage")
+    if fault == "refusal":
+        raise ConversionError("the operator odd::op of layer conv1 is unknown", detail="a trace", nearest="--to onnx")
+    if fault == "exception":
+        raise RuntimeError("it is\nbroken")
+    if fault == "full disk":
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (512, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        try:
+            shutil.copyfile(request.source, request.output)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+    if fault == "nothing":
+        return ConversionOutcome("faulty", "1")
+    content = request.source.read_bytes()
+    if fault == "empty":
+        content = b""
+    if fault == "not a model":
+        content = b"\x1c\0\0\0TFL3" + b"garbage" * 100
+    if fault == "other weights":
+        weights = bytes.fromhex(str(request.options["weights"]))
+        assert content.count(weights) == 1
+        content = content.replace(weights, bytes(len(weights)))
+    request.output.write_bytes(content)
+    return ConversionOutcome("faulty", "1", notes=("it is a copy",))

@@ -1,0 +1,287 @@
+"""The parts of a conversion that need no tool: ways, environments, names, samples, the comparison."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import MODELS
+from pocketserve.convert.converter import (
+    KINDS,
+    QUANTIZE_MODES,
+    ConversionError,
+    ConversionRequest,
+    Converter,
+    SourceTensor,
+)
+from pocketserve.convert.environments import ENVIRONMENTS, MARKER, Environment, ensure, python_of
+from pocketserve.convert.plan import check_kinds, environment_of, plans_for, reachable_kinds
+from pocketserve.convert.publish import NewVersion, choose_name, publish
+from pocketserve.convert.registry import converters
+from pocketserve.convert.samples import hash_samples, sample_files
+from pocketserve.convert.verify import BOUNDS, check_agreement, compare_outputs
+from pocketserve.repository.manifest import read_manifest
+from pocketserve.repository.scan import scan
+from pocketserve.runtimes.registry import format_named
+
+TOOLS = (
+    Converter("torch-onnx", ("torch",), "onnx", "x"),
+    Converter("onnx-tflite", ("onnx",), "tflite", "x", environment="onnx2tf"),
+    Converter("shrink", ("tflite",), "tflite", "x", quantize=("fp16", "int8")),
+)
+
+
+def names(format: str, kind: str, quantize: str) -> list[list[str]]:
+    """The ways from a format to a kind, by their converters' names."""
+    return [[step.converter.name for step in plan] for plan in plans_for(format, kind, quantize, TOOLS)]
+
+
+def test_ways_of_one_step_and_of_two() -> None:
+    """A mode that the last step can do is asked of that one alone."""
+    assert names("torch", "onnx", "none") == [["torch-onnx"]]
+    assert names("torch", "tflite", "none") == [["torch-onnx", "onnx-tflite"]]
+    assert names("onnx", "tflite", "int8") == [["onnx-tflite", "shrink"]]
+    (plan,) = plans_for("onnx", "tflite", "int8", TOOLS)
+    assert [(step.format, step.quantize) for step in plan] == [("onnx", "none"), ("tflite", "int8")]
+    assert reachable_kinds(["torch"], "none", TOOLS) == ["tflite", "onnx"]
+
+
+@pytest.mark.parametrize(
+    ("format", "kind", "quantize", "message", "nearest"),
+    [
+        ("tflite", "tflite", "none", "it is TFLite already", "--quantize fp16 or int8"),
+        ("onnx", "tflite", "dynamic", "no converter makes TFLite from ONNX with --quantize dynamic",
+         "--quantize none or --quantize fp16 or --quantize int8"),
+        ("torch", "keras", "none", "no converter makes Keras from unconverted PyTorch", "--to tflite or onnx"),
+        ("tfjs", "onnx", "none", "no converter makes ONNX from TensorFlow.js", ""),
+    ],
+)  # fmt: skip
+def test_no_way_is_one_sentence(format: str, kind: str, quantize: str, message: str, nearest: str) -> None:
+    """It has the nearest way that works."""
+    with pytest.raises(ConversionError) as caught:
+        plans_for(format, kind, quantize, TOOLS)
+    assert (caught.value.message, caught.value.nearest) == (message, nearest)
+
+
+def test_names_of_kinds() -> None:
+    """All stands for none in particular; a mistyped one is told what it may mean."""
+    assert check_kinds("all") == [] and check_kinds("onnx, tflite,onnx") == ["onnx", "tflite"]
+    with pytest.raises(ConversionError, match="'onx' is no kind of file; did you mean 'onnx'"):
+        check_kinds("onx")
+    with pytest.raises(ConversionError, match="names no kind"):
+        check_kinds(",")
+
+
+def test_the_registry_is_sound() -> None:
+    """Each converter reads formats and makes kinds that there are, by modes that there are, in a known environment."""
+    for converter in converters():
+        assert all(format_named(source) is not None for source in converter.sources), converter.name
+        assert converter.kind in KINDS and set(converter.quantize) <= set(QUANTIZE_MODES), converter.name
+        assert set(converter.needs_samples) <= set(QUANTIZE_MODES)
+        for name in (converter.environment, converter.fallback, environment_of(converter)):
+            assert name is None or name in ENVIRONMENTS, converter.name
+    served = [name for name, kind in KINDS.items() if kind.served]
+    assert all(format_named(name) is not None for name in served)
+
+
+def test_every_package_of_an_environment_is_pinned() -> None:
+    """What was tested together is installed together."""
+    for environment in ENVIRONMENTS.values():
+        assert all("==" in requirement for requirement in environment.requirements), environment.name
+        assert environment.disk > 0 and environment.minutes > 0
+
+
+def test_a_request_as_json() -> None:
+    """It comes back as it was."""
+    request = ConversionRequest(
+        Path("/m/model.py"),
+        "torch",
+        Path("/o.onnx"),
+        "onnx",
+        weights=Path("/m/w.pt"),
+        arguments={"width": 3},
+        inputs=(SourceTensor("x", "FP32", (-1, 3)),),
+        samples=Path("/s.npz"),
+        quantize="fp16",
+        trusted=("aa",),
+    )
+    assert ConversionRequest.from_json(request.to_json()) == request
+
+
+# --- Environments
+
+
+def no_progress(title: str, share: float) -> None:
+    """Show nothing."""
+
+
+def test_no_room_for_an_environment(tmp_path: Path) -> None:
+    """It is refused before anything is fetched, with what it takes and what is free."""
+    huge = Environment("huge", "everything", ("nothing==1.0",), 10**18, 4)
+    with pytest.raises(ConversionError, match=r"takes 1000000000\.0 GB and about 4 min, but .* GB are free in"):
+        ensure(huge, tmp_path, no_progress, no_progress_note)
+    assert os.listdir(tmp_path) == ["huge.lock"]
+
+
+def no_progress_note(text: str) -> None:
+    """Say nothing."""
+
+
+def test_no_network_for_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence says so, after the one on size and time; nothing of it is left, nor of what was left before."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # discard: nobody listens there
+    (tmp_path / "small" / "lib").mkdir(parents=True)
+    (tmp_path / "small" / "lib" / "half").write_text("made")
+    notes: list[str] = []
+    small = Environment("small", "a test", ("pocketserve-no-such-package==1.0",), 10**6, 4)
+    with pytest.raises(
+        ConversionError, match="because no package index can be reached; connect to a network"
+    ) as caught:
+        ensure(small, tmp_path, no_progress, notes.append)
+    assert notes == [f"the environment small (a test) takes 0.0 GB and about 4 min; it is made once, in {tmp_path}"]
+    assert os.listdir(tmp_path) == ["small.lock"]
+    assert "Connection refused" in caught.value.detail
+
+
+def test_an_environment_of_other_versions_is_made_anew(tmp_path: Path) -> None:
+    """The marker has the requirements: a release with newer ones does not take the old environment."""
+    environment = Environment("e", "a test", ("a==1",), 10**6, 4)
+    python = tmp_path / "e" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert python_of(environment, tmp_path) is None
+    (tmp_path / "e" / MARKER).write_text('["a==1", "numpy==2.4.6", "pillow==13.0.0"]')
+    assert python_of(environment, tmp_path) == python
+    assert python_of(Environment("e", "a test", ("a==2",), 10**6, 4), tmp_path) is None
+
+
+def test_no_environment_on_a_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A phone is told to have it done elsewhere."""
+    monkeypatch.setenv("POCKETSERVE_SIMULATION", str(tmp_path))
+    with pytest.raises(ConversionError, match="cannot be installed on a phone: convert on a desktop"):
+        ensure(ENVIRONMENTS["onnx"], tmp_path, no_progress, no_progress_note)
+
+
+# --- Names and manifests
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A models folder with the digits, without their manifest's versions that are no files of TFLite or ONNX."""
+    shutil.copytree(MODELS / "digits", tmp_path / "models" / "digits")
+    return tmp_path / "models"
+
+
+def test_names_of_versions(models: Path) -> None:
+    """The kind and the quantisation, and where that is taken the source, too."""
+    entry = scan(models)["digits"]
+    assert choose_name(entry, "torch", "tflite", "fp16") == NewVersion("tflite-fp16", "digits.fp16.tflite")
+    assert choose_name(entry, "torch", "tflite", "none") == NewVersion("tflite-from-torch", "digits.from-torch.tflite")
+    assert choose_name(entry, "torch", "savedmodel", "none").file == "savedmodel.from-torch"
+    assert choose_name(entry, "torch", "onnx", "none", "best") == NewVersion("best", "digits.best.onnx")
+    (models / "digits" / "digits.fp16.tflite").touch()
+    assert choose_name(entry, "torch", "tflite", "fp16").file == "digits.tflite-fp16.tflite"
+    (models / "digits" / "digits.tflite-fp16.tflite").touch()
+    with pytest.raises(ConversionError, match="belongs to no version; remove it"):
+        choose_name(entry, "torch", "tflite", "fp16")
+
+
+def test_a_folder_without_a_manifest_gets_one(models: Path, tmp_path: Path) -> None:
+    """All its versions are in it by their names, and the default stays, although the new kind would come first."""
+    folder = models / "numbers"
+    folder.mkdir()
+    shutil.copyfile(MODELS / "digits" / "digits.onnx", folder / "numbers.onnx")
+    shutil.copyfile(MODELS / "digits" / "digits.int8.tflite", tmp_path / "result.tflite")
+    entry = scan(models)["numbers"]
+    publish(entry, "onnx", tmp_path / "result.tflite", choose_name(entry, "onnx", "tflite", "none"), {"tools": ["t 1"]})
+    after = scan(models)["numbers"]
+    assert set(after.versions) == {"onnx", "tflite"} and after.default_version == "onnx"
+    assert read_manifest(folder / "model.toml").versions["tflite"].provenance == {"tools": ["t 1"]}
+
+
+def test_a_broken_manifest_stays_as_it_is(models: Path, tmp_path: Path) -> None:
+    """What was placed is taken back."""
+    entry = scan(models)["digits"]
+    (models / "digits" / "model.toml").write_text("[")
+    (tmp_path / "result").write_bytes(b"content")
+    with pytest.raises(ConversionError, match="not valid TOML"):
+        publish(entry, "tflite", tmp_path / "result", NewVersion("new", "new.tflite"), {})
+    assert not (models / "digits" / "new.tflite").exists()
+    assert not list((models / "digits").glob(".pocketserve*"))
+
+
+def test_a_result_that_is_a_folder(models: Path, tmp_path: Path) -> None:
+    """It is published whole, and replaces an older one whole."""
+    entry = scan(models)["digits"]
+    for content in ("one", "two"):
+        result = tmp_path / content
+        result.mkdir()
+        (result / content).write_text(content)
+        new = NewVersion("folder", "folder", replaces=content == "two")
+        path = publish(entry, "tflite", result, new, {"tools": [content]}, listed=False)
+        assert os.listdir(path) == [content]
+    assert not list((models / "digits").glob(".pocketserve*"))
+
+
+# --- Samples and agreement
+
+
+def test_files_of_samples(tmp_path: Path) -> None:
+    """Folders in folders count, documents and hidden files do not; the hash is of what the files hold."""
+    for name in ("a/1.png", "b/2.png", "README.md", ".hidden.png", "b/.git/x"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    files = sample_files(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in files] == ["a/1.png", "b/2.png"]
+    before = hash_samples(files)
+    (tmp_path / "a/1.png").write_text("other")
+    assert hash_samples(files) != before
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConversionError, match="holds no samples"):
+        sample_files(tmp_path / "empty")
+
+
+def scores(*best: int) -> dict[str, np.ndarray]:
+    """Scores of four classes for each sample, of which one is the best."""
+    return {"scores": np.eye(4, dtype=np.float32)[list(best)][:, None] + 0.1}
+
+
+def test_the_comparison_of_a_classifier() -> None:
+    """Quantised, the best class counts; else the numbers count as well."""
+    same = compare_outputs(scores(0, 1, 2, 3), scores(0, 1, 2, 3), "image-classification", 4, random=False)
+    assert (same.error, same.largest, same.same_class) == (0, 0, 1.0)
+    half = {"scores": scores(0, 1, 2, 3)["scores"] * 0.5}
+    halved = compare_outputs(scores(0, 1, 2, 3), half, "image-classification", 4, random=False)
+    check_agreement(halved, "int8")
+    with pytest.raises(ConversionError, match=r"differ by 0\.5 of their size, and at most 0\.001 is accepted"):
+        check_agreement(halved, "none")
+    other = compare_outputs(scores(0, 1, 2, 3), scores(0, 1, 3, 2), "image-classification", 4, random=False)
+    with pytest.raises(ConversionError, match=r"50% of 4 samples have the same best class, and 90% must"):
+        check_agreement(other, "int8")
+    assert compare_outputs(scores(0), scores(1), "tensors", 1, random=False).same_class is None
+
+
+def test_numbers_that_are_none_and_other_shapes() -> None:
+    """A result may have no number only where the original has none; shapes and counts of outputs must fit."""
+    good, bad = {"a": np.array([1.0, np.nan])}, {"b": np.array([np.nan, 1.0])}
+    assert compare_outputs(good, {"b": np.array([1.0, 7.0])}, "tensors", 1, random=False).error == 0
+    with pytest.raises(ConversionError, match="'a' is not a number where the original's is"):
+        compare_outputs(good, bad, "tensors", 1, random=False)
+    with pytest.raises(ConversionError, match=r"has shape \[3\], and the original's \[2\]"):
+        compare_outputs({"a": np.ones((1, 2))}, {"a": np.ones((1, 3))}, "tensors", 1, random=False)
+    with pytest.raises(ConversionError, match="the result has 2 outputs, and the original 1"):
+        compare_outputs({"a": np.ones(1)}, {"a": np.ones(1), "b": np.ones(1)}, "tensors", 1, random=False)
+
+
+def test_every_mode_has_a_bound() -> None:
+    """The more is lost, the more is accepted."""
+    assert set(BOUNDS) == set(QUANTIZE_MODES)
+    assert BOUNDS["none"].error < BOUNDS["fp16"].error < BOUNDS["dynamic"].error < BOUNDS["int8"].error

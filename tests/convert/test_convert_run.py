@@ -1,0 +1,277 @@
+"""Whole conversions with a small converter, and with one that fails in every way: nothing is ever left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import MODELS, ROOT
+from pocketserve.cli import main
+from pocketserve.convert.converter import ConversionError, ConversionRequest, Converter
+from pocketserve.convert.process import Job, ProcessLimits, run_job
+from pocketserve.convert.run import Conversion, ConversionSettings, ModelConverter
+from pocketserve.convert.sample_run import load_arrays
+from pocketserve.repository.manifest import read_manifest
+from pocketserve.repository.scan import scan
+
+MODES = ("fp16", "dynamic", "int8")
+FAULTY = Converter("faulty", ("tflite",), "tflite", "convert.faulty_tool", quantize=MODES)
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A models folder with a copy of two embedded models, one of them a bare file; tests' modules can be imported."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
+    models = tmp_path / "models"
+    (models / "petals").mkdir(parents=True)
+    shutil.copyfile(MODELS / "petals/petals.tflite", models / "petals/petals.tflite")
+    text = (MODELS / "petals/model.toml").read_text().partition("[versions.torch]")[0]
+    (models / "petals/model.toml").write_text(f"# from the garden\n{text}")
+    shutil.copyfile(MODELS / "petals/petals.tflite", models / "bare.tflite")
+    return models
+
+
+Convert = Callable[..., Conversion]
+
+
+@pytest.fixture
+def convert(folder: Path, tmp_path: Path) -> Iterator[Convert]:
+    """Convert a model by the faulty converter; at the end its work folder has to be gone."""
+    notes: list[str] = []
+
+    def run(fault: str = "", model: str = "petals", limits: ProcessLimits | None = None, **changes: Any) -> Conversion:
+        options = {"fault": fault, **changes.pop("options", {})}
+        settings = ConversionSettings(
+            folder, tmp_path / "state", limits=limits or ProcessLimits(WAIT_S), options=options, **changes
+        )
+        converter = ModelConverter(scan(folder)[model], settings, lambda title, share: None, notes.append, [FAULTY])
+        try:
+            return converter.convert("tflite")
+        finally:
+            converter.close()
+
+    yield run
+    assert not list((tmp_path / "state").glob("convert-*"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """What lies in a folder, by path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_result_becomes_a_version(convert: Convert, folder: Path) -> None:
+    """Its file lies beside the original, the manifest names it with where it comes from, and keeps its comments."""
+    conversion = convert(quantize="fp16")
+    assert (conversion.version, conversion.path) == ("tflite-fp16", folder / "petals" / "petals.fp16.tflite")
+    assert conversion.agreement is not None and conversion.agreement.error == 0 and conversion.random
+    assert conversion.notes == ("it is a copy",)
+    text = (folder / "petals/model.toml").read_text()
+    assert text.startswith("# from the garden\n")
+    provenance = read_manifest(folder / "petals/model.toml").versions["tflite-fp16"].provenance
+    assert provenance["source"] == "tflite" and provenance["tools"] == ["faulty 1"]
+    assert provenance["quantize"] == "fp16" and provenance["samples"] == 0
+    entry = scan(folder)["petals"]
+    assert entry.default_version == "tflite" and entry.versions["tflite-fp16"].problem is None
+
+
+def test_a_second_conversion_replaces_the_first(convert: Convert, folder: Path) -> None:
+    """It has the same name and file; a version that nobody converted is never replaced."""
+    first = convert(quantize="fp16")
+    names = set(contents(folder))
+    assert convert(quantize="fp16").path == first.path
+    assert set(contents(folder)) == names
+    with pytest.raises(ConversionError, match="no conversion has made"):
+        convert(quantize="fp16", name="tflite")
+
+
+def test_a_bare_file_gets_a_folder(convert: Convert, folder: Path) -> None:
+    """The original is a version there, too, and stays the default; the bare file stays."""
+    conversion = convert(model="bare", quantize="dynamic")
+    assert conversion.path == folder / "bare" / "bare.dynamic.tflite"
+    entry = scan(folder)["bare"]
+    assert set(entry.versions) == {"tflite", "tflite-dynamic"} and entry.default_version == "tflite"
+    assert (folder / "bare.tflite").exists()
+
+
+FAULTS = {
+    "crash": r"^faulty crashed on this model \(SIGSEGV\)$",
+    "killed": r"^the system ended faulty, probably for want of memory",
+    "exit": r"^faulty ended without a result \(exit code 3\): the tool's own words on exit$",
+    "system exit": r"^SystemExit: wrong usage$",
+    "refusal": r"^the operator odd::op of layer conv1 is unknown$",
+    "exception": r"^RuntimeError: it is broken$",
+    "full disk": r"^the disk became full while faulty wrote; make room",
+    "nothing": r"^faulty ended well, but wrote nothing$",
+    "empty": r"^faulty ended well, but wrote nothing$",
+    "not a model": r"^the result cannot be served: ",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_converter_changes_nothing(fault: str, convert: Convert, folder: Path) -> None:
+    """Each fault is one sentence, and the models folder is as it was."""
+    before = contents(folder)
+    with pytest.raises(ConversionError, match=FAULTS[fault]) as caught:
+        convert(fault, quantize="fp16")
+    assert contents(folder) == before
+    if fault == "refusal":
+        assert caught.value.nearest == "--to onnx" and "a trace" in caught.value.detail
+
+
+def test_garbage_that_loads_is_refused(convert: Convert, folder: Path) -> None:
+    """A file that runs and answers otherwise is no version: here its weights are zeros."""
+    weights = petals_weights()
+    before = contents(folder)
+    with pytest.raises(ConversionError, match=r"answers otherwise than the original: its outputs differ by 1\.\d+ of"):
+        convert("other weights", quantize="fp16", options={"weights": weights.tobytes().hex()})
+    assert contents(folder) == before
+
+
+def petals_weights() -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The three weights of the regression, as its safetensors file has them."""
+    raw = (MODELS / "petals/weights.safetensors").read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    name = next(name for name, entry in header.items() if name != "__metadata__" and np.prod(entry["shape"]) == 3)
+    start, end = header[name]["data_offsets"]
+    return np.frombuffer(raw[8 + length + start : 8 + length + end], np.float32)
+
+
+def test_a_converter_that_hangs_is_ended(folder: Path, tmp_path: Path) -> None:
+    """The sentence names the option that gives it more time."""
+    source = folder / "petals" / "petals.tflite"
+    request = ConversionRequest(source, "tflite", tmp_path / "out.tflite", options={"fault": "hang"})
+    document = {"module": "convert.faulty_tool", "request": request.to_json()}
+    job = Job("faulty", Path(sys.executable), "pocketserve.convert.tool_process", document, tmp_path)
+    with pytest.raises(ConversionError, match=r"^faulty did not finish within 1 s; --timeout gives it more$"):
+        run_job(job, ProcessLimits(1.0))
+
+
+def test_a_model_too_large_for_the_memory(convert: Convert) -> None:
+    """The process is ended before the system is out of memory."""
+    with pytest.raises(ConversionError, match=r"^the model is too large for faulty here: it took more than 0\.3 GB"):
+        convert("memory", quantize="fp16", limits=ProcessLimits(WAIT_S, 300 << 20))
+
+
+def test_int8_needs_samples(convert: Convert) -> None:
+    """It is refused before anything runs, with the mode that needs none."""
+    with pytest.raises(
+        ConversionError, match="measures the ranges of numbers on samples, and there are none"
+    ) as caught:
+        convert(quantize="int8")
+    assert caught.value.nearest == "--quantize dynamic"
+
+
+def test_samples_of_the_wrong_shape(convert: Convert, tmp_path: Path) -> None:
+    """The sentence says what the model takes."""
+    np.save(tmp_path / "wrong.npy", np.zeros((4, 5), np.float32))
+    with pytest.raises(ConversionError, match=r"no sample can be used: wrong\.npy: .*\b3\b"):
+        convert(quantize="int8", samples=tmp_path / "wrong.npy")
+    np.savez(tmp_path / "wrong.npz", features=np.zeros((4, 5), np.float32))
+    with pytest.raises(ConversionError, match=r"'features' has shape \[4, 5\], and the model takes \[-1, 3\]"):
+        convert(quantize="int8", samples=tmp_path / "wrong.npz")
+    with pytest.raises(ConversionError, match="are no file and no folder"):
+        convert(quantize="int8", samples=tmp_path / "gone")
+
+
+def test_samples_calibrate_and_are_recorded(convert: Convert, folder: Path, tmp_path: Path) -> None:
+    """Rows of a table go through the model's own task; their number and hash are in the manifest."""
+    table = tmp_path / "rows.csv"
+    table.write_text("sepal_length,sepal_width,petal_length\n5.1,3.5,1.4\n6.0,2.9,4.5\n7.1,3.0,5.9\n")
+    conversion = convert(quantize="int8", samples=table)
+    assert conversion.agreement is not None and conversion.agreement.samples == 3 and not conversion.random
+    provenance = read_manifest(folder / "petals/model.toml").versions["tflite-int8"].provenance
+    assert provenance["samples"] == 3 and len(provenance["samples_sha256"]) == 64
+
+
+def test_a_folder_that_cannot_be_written(convert: Convert, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence names it, and the manifest is as it was."""
+    before = contents(folder)
+
+    def refuse(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr("pocketserve.convert.publish.shutil.copyfile", refuse)
+    with pytest.raises((ConversionError, OSError), match="No space left on device"):
+        convert(quantize="fp16")
+    assert contents(folder) == before
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from pocketserve.convert.converter import Converter
+from pocketserve.convert.run import ConversionSettings, ModelConverter
+from pocketserve.repository.scan import scan
+models, state = Path(sys.argv[1]), Path(sys.argv[2])
+tool = Converter("faulty", ("tflite",), "tflite", "convert.faulty_tool", quantize=("fp16",))
+settings = ConversionSettings(models, state, quantize="fp16", options={"fault": "hang"})
+def tell(title, share):
+    if title.startswith("faulty"):
+        print(title, flush=True)
+converter = ModelConverter(scan(models)["petals"], settings, tell, print, [tool])
+try:
+    converter.convert("tflite")
+finally:
+    converter.close()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_run(number: int, folder: Path, tmp_path: Path, convert: Convert) -> None:
+    """The tool ends with the command, however that ends; nothing is left, or the next run removes it."""
+    before, state = contents(folder), tmp_path / "state"
+    command = [sys.executable, "-c", COMMAND, str(folder), str(state)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
+        assert process.stdout is not None and b"faulty" in process.stdout.readline()
+        process.send_signal(number)
+        process.communicate(timeout=WAIT_S)  # the tool holds the other end of no pipe of ours
+    assert process.returncode != 0
+    assert contents(folder) == before
+    if number == signal.SIGINT:
+        assert not list(state.glob("convert-*"))
+    convert(quantize="fp16")
+
+
+def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real converter: half floats of the digits, in JSON; then a refusal, which names what works."""
+    shutil.copytree(MODELS / "digits", folder / "digits")
+    words = ["convert", "digits", "--models-dir", str(folder), "--to", "tflite", "--version", "tflite"]
+    assert main([*words, "--quantize", "fp16", "--json"]) == 0
+    (version,) = json.loads(capsys.readouterr().out)["versions"]
+    assert version["version"] == "tflite-fp16" and version["agreement"]["same_class"] == 1.0
+    assert version["result_bytes"] < 0.6 * version["source_bytes"]
+    assert main(["predict", "--local", "digits", "--models-dir", str(folder), "--version", "tflite-fp16", "--json",
+                 str(MODELS / "digits/samples/7.png")]) == 0  # fmt: skip
+    assert json.loads(capsys.readouterr().out)["predictions"][0]["label"] == "7"
+    assert main(words) == 1
+    assert "it is TFLite already; what works: --quantize fp16" in capsys.readouterr().err
+    assert main(["convert", "digits", "--models-dir", str(folder), "--to", "tflight"]) == 1
+    assert "'tflight' is no kind of file; did you mean 'tflite'?" in capsys.readouterr().err
+    assert main(["convert", "--on-device", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["on_device"]
+    assert {"converter": "tflite-weights", "from": "tflite", "to": "tflite", "quantize": "fp16, dynamic",
+            "state": "ready"} in rows  # fmt: skip
+
+
+def test_arrays_of_texts_need_no_pickle(tmp_path: Path) -> None:
+    """Texts among samples are stored with a fixed length and come back as they were."""
+    from pocketserve.convert.sample_run import save_arrays
+
+    words = np.array([[b"a"], [b"word"]], dtype=object)
+    save_arrays(tmp_path / "a.npz", {"text": words, "ids": np.arange(3)})
+    arrays = load_arrays(tmp_path / "a.npz")
+    assert arrays["text"].tolist() == words.tolist() and arrays["ids"].tolist() == [0, 1, 2]
