@@ -22,6 +22,7 @@ MARKS: Final = {
     "conformance": "runs other people's clients against a live server",
     "wheel": "builds the wheel and installs it into an empty environment",
     "simulated": "waits for a simulated phone, in real time",
+    "convert": "needs the environments of converters (gigabytes)",
     "soak": "sends thousands of requests and watches the memory",
 }
 HOW: Final = ("live", "alone")
@@ -77,8 +78,9 @@ class Kind:
 
 KINDS: Final = {
     "dev": Kind(BIG, only_here=SANS_FRAMEWORKS),
-    "all": Kind(frozenset(), had=SANS_FRAMEWORKS, complete=True),
+    "all": Kind(frozenset({"convert"}), had=SANS_FRAMEWORKS, complete=True),
     "tflite-runtime": Kind(BIG | {"onnx"}, had=SANS_NUMPY, complete=True),
+    "convert": Kind(BIG - {"convert"}),
     "newest": Kind(BIG | {"assets"}),
     "arm64": Kind(BIG | {"assets", "live"}),
 }

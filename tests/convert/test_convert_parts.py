@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conftest import MODELS
+from conftest import MODELS, ROOT
 from pocketserve.convert.converter import (
     KINDS,
     QUANTIZE_MODES,
@@ -285,3 +287,9 @@ def test_every_mode_has_a_bound() -> None:
     """The more is lost, the more is accepted."""
     assert set(BOUNDS) == set(QUANTIZE_MODES)
     assert BOUNDS["none"].error < BOUNDS["fp16"].error < BOUNDS["dynamic"].error < BOUNDS["int8"].error
+
+
+def test_the_tables_of_the_document() -> None:
+    """They list what the code has: ``python tools/convert_tables.py`` writes them."""
+    done = subprocess.run([sys.executable, ROOT / "tools" / "convert_tables.py", "--check"], check=False, timeout=60)
+    assert done.returncode == 0

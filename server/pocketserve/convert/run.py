@@ -146,19 +146,25 @@ class ModelConverter:
         raise faults[0]  # the best way's
 
     def _plans(self, kind: str) -> tuple[VersionEntry, list[Plan]]:
-        """Return the version to begin with, and the ways from it."""
+        """Return the version to begin with, and the ways from it; of equal ones, the nearest to the training."""
         entry, quantize = self._entry, self._settings.quantize
         if self._settings.version is not None:
             version = entry.versions[self._settings.version]
             return version, plans_for(version.format.name, kind, quantize, self._tools)
-        candidates = _originals(entry)
-        refusal: ConversionError | None = None
-        for version in candidates:
+        choices: list[tuple[VersionEntry, list[Plan]]] = []
+        refusals: list[ConversionError] = []
+        for version in _originals(entry):
             try:
-                return version, plans_for(version.format.name, kind, quantize, self._tools)
+                choices.append((version, plans_for(version.format.name, kind, quantize, self._tools)))
             except ConversionError as error:
-                refusal = refusal or error
-        raise refusal or ConversionError("the model has no version of a kind that any converter reads")
+                refusals.append(error)
+        if not choices:
+            raise refusals[0] if refusals else ConversionError("the model has no version that can be read")
+        return min(choices, key=lambda choice: self._cost(choice[1][0]))
+
+    def _cost(self, plan: Plan) -> tuple[bool, int]:
+        """Return what a way costs: gigabytes for an environment first, then its steps."""
+        return not all(self._is_ready(step.converter) for step in plan), len(plan)
 
     def _check_samples(self, plan: Plan) -> None:
         for step in plan:
