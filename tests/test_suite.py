@@ -36,8 +36,8 @@ def test_kinds_leave_out_marks_that_exist() -> None:
 def test_the_makefile_names_kinds() -> None:
     """Each run of pytest there is of a kind that exists, and no list of marks stands beside it."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    assert set(re.findall(r"-m pytest --for ([\w-]+)", makefile)) == {"dev", "all", "tflite-runtime"}
-    assert makefile.count("-m pytest") == 3 and "not (" not in makefile
+    assert set(re.findall(r"-m pytest --for ([\w-]+)", makefile)) == {"dev", "all", "convert", "tflite-runtime"}
+    assert makefile.count("-m pytest") == 4 and "not (" not in makefile
 
 
 def test_no_test_falls_between_the_kinds() -> None:
