@@ -66,7 +66,7 @@ def convert(models: Path, state: Path, cell: tuple[Converter, str, str, str]) ->
         assert after.default_version == entry.default_version
 
 
-@pytest.mark.parametrize("cell", cells(), ids=cell_name)
+@pytest.mark.parametrize("cell", list(cells()), ids=cell_name)
 def test_a_cell_of_the_matrix(cell: tuple[Converter, str, str, str], tmp_path: Path) -> None:
     """The digits have samples of their own; the regressions are compared on made-up rows."""
     shutil.copytree(MODELS / cell[1], tmp_path / "models" / cell[1])

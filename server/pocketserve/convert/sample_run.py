@@ -46,7 +46,9 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
         ConversionError: it cannot be loaded, run, or given these samples.
     """
     logging.disable(logging.WARNING)
-    settings = {"models_dir": document["models_dir"], "state_dir": document["state_dir"], "keep_alive": 0.0}
+    # Not used; but its default asks a package for the place, which a converter's environment does not have.
+    settings = {"token_file": Path(document["state_dir"]) / "token", "keep_alive": 0.0}
+    settings |= {"models_dir": document["models_dir"], "state_dir": document["state_dir"]}
     config = load_config({**settings, "low_power": "off", "batching": False, "request_timeout": REQUEST_TIMEOUT_S})
     service = Service(config)
     name, version = document["model"], document["version"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ class Bound(NamedTuple):
 
     Attributes:
         error: the norm of the difference, as a share of the norm of the original's output.
-        agreement: of a classifier, the share of samples with the same best class.
+        agreement: of a classifier, the share of inputs with the same best class.
     """
 
     error: float
@@ -117,10 +118,10 @@ def check_agreement(agreement: Agreement, quantize: str) -> None:
         ConversionError: the sentence has the difference and the bound.
     """
     bound = BOUNDS[quantize]
-    if agreement.same_class is not None and agreement.same_class < bound.agreement:
+    if agreement.same_class is not None and _upper(agreement.same_class, agreement.samples) < bound.agreement:
         raise ConversionError(
             f"the result answers otherwise than the original: {agreement.same_class:.0%} of {agreement.samples} "
-            f"samples have the same best class, and {bound.agreement:.0%} must",
+            f"samples have the same best class, which is too few for {bound.agreement:.0%} of all",
             nearest=_nearest(quantize),
         )
     by_class = agreement.same_class is not None and quantize in BY_CLASS
@@ -130,6 +131,14 @@ def check_agreement(agreement: Agreement, quantize: str) -> None:
             f"size, and at most {bound.error:g} is accepted",
             nearest=_nearest(quantize),
         )
+
+
+def _upper(share: float, count: int) -> float:
+    """Return the upper end of a share's interval of 95 % (Wilson's): of few samples, one may differ by chance."""
+    z2 = 1.96**2
+    centre = share + z2 / (2 * count)
+    half = 1.96 * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
+    return (centre + half) / (1 + z2 / count)
 
 
 def _nearest(quantize: str) -> str:
