@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from compare.faulty_networks import FAULTS, write_model
 from conftest import MODELS
-from pocketserve.cli import main
+from pocketserve.cli import CommandError, main
 from pocketserve.compare.layers import compare_layers
 from pocketserve.compare.session import Plan
 from pocketserve.runtimes.base import ModelSource
@@ -61,6 +61,29 @@ def test_versions_of_two_frameworks_match(tmp_path: Path) -> None:
     assert len(result["pairs"]) == result["layers"][0] + 1
     assert result["pairs"][1]["other"]["operator"] == "Relu"  # not Conv, which has no activation in it
     assert max(pair["difference"] for pair in result["pairs"]) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("version", "operators"),
+    [
+        pytest.param("torch", {"conv2d", "relu", "max_pool2d", "linear", "softmax"}, marks=pytest.mark.torch),
+        pytest.param("keras", {"Conv2D", "MaxPooling2D", "Flatten", "Dense"}, marks=pytest.mark.tensorflow),
+    ],
+)
+def test_unconverted_models_match_their_conversion(version: str, operators: set[str]) -> None:
+    """PyTorch's functions count as its modules do; Keras's layers have their activations inside."""
+    result = compare_layers(Plan("digits", str(MODELS)), (version, "onnx"))
+    assert result["first_differing"] == [] and max(pair["difference"] for pair in result["pairs"]) < 1e-4
+    assert {pair["first"]["operator"] for pair in result["pairs"]} >= operators
+
+
+@pytest.mark.torch
+def test_a_format_that_keeps_its_results_to_itself() -> None:
+    """The sentence names those that do not."""
+    with pytest.raises(
+        CommandError, match=r"'torchscript' is torchscript, which keeps .* reads tflite, onnx, torch, keras"
+    ):
+        compare_layers(Plan("digits", str(MODELS)), ("onnx", "torchscript"))
 
 
 def test_the_embedded_int8_version_is_as_it_should_be() -> None:

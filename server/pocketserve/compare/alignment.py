@@ -16,6 +16,7 @@ FUSED_SCORE = 0.35
 """What it is worth that one operator has its activation inside, and the other is the activation behind it."""
 
 ACTIVATIONS = ("relu", "clip", "sigmoid", "tanh", "hardswish", "elu", "prelu", "leakyrelu", "gelu", "silu", "logistic")
+LINEAR = frozenset({"dense", "fullyconnected", "gemm", "addmm", "matmul", "linear"})
 OPERATOR_SCORE = 0.1
 """What operators of one name are worth: of several that only rescale, the values correlate alike."""
 
@@ -123,7 +124,7 @@ def _is_activation(layer: Layer) -> bool:
 def _is_same_operator(operator: str, other: str) -> bool:
     """Return whether names such as ``CONV_2D`` and ``Conv`` mean the same."""
     names = sorted((operator.casefold().replace("_", ""), other.casefold().replace("_", "")), key=len)
-    return names[1].startswith(names[0])
+    return names[1].startswith(names[0]) or set(names) <= LINEAR
 
 
 def _best_path(scores: Array) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """SavedModels and Keras models, run by TensorFlow."""
 
-from pocketserve.runtimes.model_format import ModelFormat, Requirement
+from pocketserve.runtimes.model_format import ModelFormat, Requirement, late
 
 PACKAGES = ("tensorflow",)
 INSTALL = "pip install 'pocketserve[tensorflow]'; not available in Termux, convert the model there"
@@ -17,6 +17,7 @@ FORMATS = (
         packages=PACKAGES,
         install=INSTALL,
         frameworks=(FRAMEWORK,),
+        layers=late(f"{__name__}.layers.open_keras_layers"),
     ),
     ModelFormat(
         "savedmodel",

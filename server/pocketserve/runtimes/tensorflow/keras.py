@@ -43,13 +43,7 @@ class KerasRuntime:
     def open(self, source: ModelSource) -> common.TensorFlowSession:
         """Load a model. Its outputs are named after the layers that compute them, or as in the model's dictionary."""
         name = source.path.name
-        saved_by = _check_file(source.path)
-        tf = common.import_tensorflow(source.threads)
-        keras = _import_keras()
-        title = f"Keras {keras.__version__}"
-        with load_errors(lambda error: _explain(name, title, saved_by, _innermost(error))):
-            check_config(source.path)
-            model = keras.models.load_model(source.path, compile=False, safe_mode=True)
+        tf, keras, model = load_keras_model(source)
         specs = _symbolic_inputs(tf, model, name)
         function = _trace(tf, model, list(specs.values()), name)
         loaded = common.LoadedObject(model, restorers=common.variable_restorers(function))
@@ -60,6 +54,22 @@ class KerasRuntime:
 
 
 RUNTIME = KerasRuntime()
+
+
+def load_keras_model(source: ModelSource) -> tuple[Any, Any, Any]:
+    """Return TensorFlow, Keras and the model of a file that was checked.
+
+    Raises:
+        ModelLoadError: the file cannot be served.
+    """
+    saved_by = _check_file(source.path)
+    tf = common.import_tensorflow(source.threads)
+    keras = _import_keras()
+    title = f"Keras {keras.__version__}"
+    with load_errors(lambda error: _explain(source.path.name, title, saved_by, _innermost(error))):
+        check_config(source.path)
+        model = keras.models.load_model(source.path, compile=False, safe_mode=True)
+    return tf, keras, model
 
 
 def _entry(tf: Any, model: Any, specs: Mapping[str, Any], function: Any) -> common.EntryPoint:

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from pocketserve.runtimes.model_format import Code, ModelFormat, Requirement
+from pocketserve.runtimes.model_format import Code, ModelFormat, Requirement, late
 
 FRAMEWORK = Requirement("torch", "PyTorch models", "torch", "python-torch")
 INSTALL = f"pip install 'pocketserve[torch]'; in Termux: pkg install {FRAMEWORK.termux}"
@@ -35,6 +35,7 @@ FORMATS = (
         by_name=True,
         code=Code.MODULES,
         code_options=("function", "arguments", "weights"),
+        layers=late(f"{__name__}.layers.open_torch_layers"),
     ),
     _torch_format(
         "pt2",
