@@ -10,9 +10,9 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, Handler
 from pocketserve.engine.scheduling.entries import Execute, QueueEntry
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.scheduling.queue import ModelQueue
+from pocketserve.inference.blocking import CallerExecutor, submit_and_wait
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import TensorPayload
-from pocketserve.inference.waiter import Waiter, answer_call
 from pocketserve.service import Service
 from pocketserve_wire.oip import InferRequest, InferResponse
 
@@ -60,7 +60,7 @@ def run(queue: ModelQueue, function: Callable[[Any], Any], options: RequestOptio
     Raises:
         ApiError: why it was not run.
     """
-    waiter = Waiter()
+    waiter = CallerExecutor()
     entry = FunctionEntry(function, options, waiter.execute, waiter.done)
     outcome = waiter.wait(queue.submit(entry))
     if isinstance(outcome, BaseException):
@@ -77,7 +77,7 @@ def infer(
         ApiError: why there is no answer.
     """
     options = service.request_options(request.parameters)
-    response: InferResponse = answer_call(
+    response: InferResponse = submit_and_wait(
         service.submit, InferenceCall(name, version, TensorPayload(request, row_by_row), options)
     )
     return response
@@ -91,5 +91,5 @@ def respond(service: Service, request: ApiRequest, handler: Handler = oip.infer)
     """
     call = handler(service, request)
     assert isinstance(call, InferenceCall) and call.respond is not None
-    response: ApiResponse = call.respond(answer_call(service.submit, call))
+    response: ApiResponse = call.respond(submit_and_wait(service.submit, call))
     return response

@@ -98,7 +98,7 @@ class Service:
         self._unloaded_models: UnloadedModels | None = None
         self._noting = threading.Lock()
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
-        self._places = Semaphore(max(1, config.worker_threads - FREE_THREADS))
+        self._request_slots = Semaphore(max(1, config.worker_threads - FREE_THREADS))
         self.starting = False  # whether the models of --load are still on their way
         self._draining = False
         self._idle = threading.Condition()
@@ -124,7 +124,7 @@ class Service:
             self._end()
 
     def _begin(self) -> None:
-        if not self._places.take():
+        if not self._request_slots.acquire():
             raise self._refusal()
         # Looked at with the place taken: whoever drains sees either this place, or none that is taken later.
         if self._draining:
@@ -134,14 +134,12 @@ class Service:
     def _refusal(self) -> ApiError:
         if self._draining:
             return ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
-        return ApiError(
-            ErrorCode.QUEUE_FULL,
-            f"{plural(self._places.maximum, 'request is', 'requests are')} under way on all models; try again later",
-            retry_after_s=0.5,
-        )
+        requests = plural(self._request_slots.maximum, "request is", "requests are")
+        text = f"{requests} under way on all models; try again later"
+        return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
 
     def _end(self) -> None:
-        self._places.give()
+        self._request_slots.release()
         if self._draining:
             with self._idle:
                 self._idle.notify_all()
@@ -151,7 +149,7 @@ class Service:
         self.pairing.close()
         with self._idle:
             self._draining = True
-            return self._idle.wait_for(lambda: self._places.unused, timeout)
+            return self._idle.wait_for(lambda: self._request_slots.unused, timeout)
 
     def close(self) -> None:
         """End a trial or a question that is under way, and unload every model."""

@@ -382,11 +382,11 @@ def test_a_model_is_loaded_with_half_the_threads_and_followed(opened):
     clock, battery = Clock(), Planted(Reading(10, False, 30))
     engine = opened(watch_of(battery, clock))
     assert threads_of(engine) == 2
-    slots = engine._scheduler.sharing.slots
+    slots = engine._scheduler.policy.slots
     battery.files = Reading(10, True, 30)
     clock.now += LOOK_S
     until(lambda: threads_of(engine) == 4)  # a request notices, the reaper acts
-    assert engine._scheduler.sharing.slots >= slots
+    assert engine._scheduler.policy.slots >= slots
     battery.files = Reading(90, False, 50)
     clock.now += LOOK_S
     until(lambda: threads_of(engine) == 2)

@@ -111,7 +111,7 @@ class Office:
     def hold(self, queue: int = 0) -> Any:
         """A run that another thread makes; the result ends it. None: it would have to wait."""
         entries = self.queues[queue]._entries
-        session = self.scheduler.sharing.start(entries)
+        session = self.scheduler.policy.start(entries)
         if session is None:
             return None
         self.in_use.add(session)
@@ -237,7 +237,7 @@ def test_a_run_without_a_thread_is_made_by_the_thread_that_ended_the_last():
         entry = FunctionEntry(lambda session: None, RequestOptions(LATER), no_thread, ended.append)
         assert office.queues[0].submit(entry) is None, number
     office.send()
-    end_of_run = office.scheduler.sharing
+    end_of_run = office.scheduler.policy
     assert end_of_run.busy == 1
     office.queues[0]._entries.idle.append(object())  # a second session, so that the scheduler has one to give
     office.scheduler.start_waiting()
@@ -290,14 +290,14 @@ def test_a_fault_in_one_answer_costs_nobody_else_theirs():
     end()
     office.finish()
     assert ended[1:] == [3, 4]
-    assert office.queues[0].waiting == 0 and office.scheduler.sharing.busy == 0
+    assert office.queues[0].waiting == 0 and office.scheduler.policy.busy == 0
 
 
 def test_a_request_that_another_core_lets_run_is_begun_under_no_lock():
     cores, free = [0], []
     engine = Engine(EngineOptions(10**9, 60.0, 1, 4, 10**6), usable_cores=lambda: cores)
     queue = ModelQueue([object(), object()], 8, scheduler=engine._scheduler)
-    assert engine._scheduler.sharing.start(queue._entries) is not None
+    assert engine._scheduler.policy.start(queue._entries) is not None
 
     def take() -> bool:
         taken = engine._table.lock.acquire(timeout=1.0)
@@ -364,4 +364,4 @@ def test_every_request_ends_once_whatever_happens_in_whichever_order(operations,
     for queue, own in zip(office.queues, office.sessions, strict=True):
         assert queue.waiting == 0 and queue.flow.busy == 0
         assert sorted(map(id, queue._entries.idle)) == sorted(map(id, own))
-    assert office.scheduler.sharing.busy == 0
+    assert office.scheduler.policy.busy == 0

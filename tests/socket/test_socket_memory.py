@@ -69,15 +69,15 @@ def test_bodies_on_their_way_are_counted_over_all_connections(local, until):
         whole = [other.write(target, bytes(MIB)) for other in others]
         for other, frame in zip(others, whole, strict=True):
             other.send(frame[:100])
-        until(lambda: not server.server.incoming.take(1) or server.server.incoming.give(1))
+        until(lambda: not server.server.incoming.acquire(1) or server.server.incoming.release(1))
         refused = last.call(target, bytes(MIB // 2))
         assert (refused.status, refused.code) == (429, "QUEUE_FULL") and "all connections" in refused.document["error"]
         assert last.call(target, b"[5.1,3.5,1.4]").status == 200
         others[0].send(whole[0][100:])
         assert others[0].answer().status == 400
         others[1].close()
-        until(lambda: server.server.incoming.take(2 * MIB))
-        server.server.incoming.give(2 * MIB)
+        until(lambda: server.server.incoming.acquire(2 * MIB))
+        server.server.incoming.release(2 * MIB)
         assert last.call(target, bytes(MIB // 2)).status == 400
 
 

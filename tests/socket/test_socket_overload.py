@@ -225,7 +225,9 @@ def test_large_frames_of_a_stream_are_replaced_too(camera):
     assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {"SUPERSEDED"}
     newest = camera.frame()
     assert camera.peer.answer().request_id == ids[-1]
-    assert camera.server.incoming.take(camera.server.limits.max_bytes_inflight * INCOMING)  # all bytes were given back
+    assert camera.server.incoming.acquire(
+        camera.server.limits.max_bytes_inflight * INCOMING
+    )  # all bytes were given back
     camera.end(2)
     assert sorted(camera.peer.answers(2)) == [camera.running, newest]
 

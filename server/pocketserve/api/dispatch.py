@@ -18,7 +18,7 @@ from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_respo
 from pocketserve.api.routes import ROUTES
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.entries import Job
-from pocketserve.inference.waiter import Waiter
+from pocketserve.inference.blocking import CallerExecutor
 from pocketserve.service import Service
 from pocketserve.tasks.cancellation import SMALL_DOCUMENT, byte_reservation, is_text
 from pocketserve_wire import ApiError, ErrorCode, strict_json
@@ -183,7 +183,7 @@ def check_owner(route: Route | None, app: str | None) -> None:
         raise ApiError(ErrorCode.UNAUTHORIZED, "this takes the installation's own token, and none of a single app")
 
 
-def submit(
+def start_request(
     service: Service, route: Route, request: ApiRequest, on_response: Callable[[ApiResponse], None]
 ) -> Job | None:
     """Answer a request; every fault becomes an answer, nothing is raised.
@@ -214,10 +214,10 @@ def submit(
 
 
 def answer_request(service: Service, route: Route, request: ApiRequest) -> ApiResponse:
-    """Answer a request on the calling thread; as :func:`submit`."""
-    waiter = Waiter()
-    request.execute = waiter.execute
-    response: ApiResponse = waiter.wait(submit(service, route, request, waiter.done))
+    """Answer a request on the calling thread; as :func:`start_request`."""
+    executor = CallerExecutor()
+    request.execute = executor.execute
+    response: ApiResponse = executor.wait(start_request(service, route, request, executor.done))
     return response
 
 

@@ -15,9 +15,9 @@ from pocketserve.api.messages import (
     refuse_unknown_query,
     waiting_parameters,
 )
+from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import Prediction, RawPayload
-from pocketserve.inference.waiter import answer_call
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode
@@ -37,7 +37,7 @@ def ask(service: Service, request: ApiRequest) -> Prediction:
     Raises:
         ApiError: for every fault of the request, the model or the server.
     """
-    prediction: Prediction = answer_call(service.submit, call_of(service, request))
+    prediction: Prediction = submit_and_wait(service.submit, call_of(service, request))
     return prediction
 
 

@@ -23,9 +23,9 @@ from pocketserve.cli.local import open_local
 from pocketserve.cli.parent_death import bind_to
 from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.compare.samples import facts_of
+from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import Payload, Prediction, RawPayload, TensorPayload
-from pocketserve.inference.waiter import answer_call
 from pocketserve.repository.files import file_bytes
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tensors import to_array, to_tensor
@@ -156,7 +156,7 @@ class Subject:
 
     def _ask(self, payload: Payload) -> Any:
         options = self._service.request_options({})
-        return answer_call(self._service.submit, InferenceCall(self._name, self._version, payload, options))
+        return submit_and_wait(self._service.submit, InferenceCall(self._name, self._version, payload, options))
 
     def _options(self) -> AnswerOptions:
         """Return what an answer must hold to be judged: all classes with their scores, or the mask."""

@@ -19,9 +19,9 @@ from pocketserve.convert.converter import ConversionError
 from pocketserve.convert.samples import Samples, one_sample, prepare_samples, random_samples
 from pocketserve.convert.tool_process import report
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import TensorPayload
-from pocketserve.inference.waiter import answer_call
 from pocketserve.service import Service
 from pocketserve.tensors import Array, TensorSpec, to_array, to_tensor
 from pocketserve_wire import DATATYPES, ApiError
@@ -139,7 +139,7 @@ def _answer(service: Service, name: str, version: str, inputs: Mapping[str, Arra
     """Run one sample as a request."""
     tensors = [to_tensor(key, array) for key, array in inputs.items()]
     payload = TensorPayload(InferRequest(inputs=tensors, binary_output=True), row_by_row=True)
-    response = answer_call(service.submit, InferenceCall(name, version, payload, service.request_options({})))
+    response = submit_and_wait(service.submit, InferenceCall(name, version, payload, service.request_options({})))
     return {tensor.name: to_array(tensor) for tensor in response.outputs}
 
 

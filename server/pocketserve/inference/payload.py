@@ -1,4 +1,4 @@
-"""What a request brings to a model, and the answer to raw input."""
+"""The payloads of requests, and the answer to raw input."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
     from pocketserve.cli.random_inputs import random_inputs
+    from pocketserve.inference.blocking import submit_and_wait
     from pocketserve.inference.call import InferenceCall
     from pocketserve.inference.payload import TensorPayload
-    from pocketserve.inference.waiter import answer_call
     from pocketserve_client import Client
     from pocketserve_client.arrays import as_tensor
     from pocketserve_wire.oip import InferRequest
@@ -95,7 +95,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
             Client(server.http, token_file=server.token_file) as http,
         ):
             ways: dict[str, Callable[[], object]] = {
-                "in_process": lambda: answer_call(
+                "in_process": lambda: submit_and_wait(
                     service.submit, InferenceCall(name, version, TensorPayload(request), service.request_options({}))
                 ),
                 "socket": partial(framed.infer, name, inputs, version=version),

@@ -52,12 +52,12 @@ class Scheduler:
         clock: seconds, monotonic.
 
     Attributes:
-        sharing: who runs next; only touched under the lock.
+        policy: who runs next; only touched under the lock.
         lock: held for decisions only, never while a model runs.
     """
 
     def __init__(self, slots: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.sharing = FairScheduler(slots)
+        self.policy = FairScheduler(slots)
         self.lock = threading.Lock()
         self._clock = clock
         self._alarm = NEVER  # the earliest deadline of those that wait, or earlier
@@ -67,7 +67,7 @@ class Scheduler:
     def resize(self, slots: int) -> None:
         """Change how many runs there may be at a time; :meth:`start_waiting` follows, under no other lock."""
         with self.lock:
-            self.sharing.slots = slots
+            self.policy.slots = slots
 
     def start_waiting(self) -> None:
         """Have requests begun that wait although they need not any more."""
@@ -85,10 +85,10 @@ class Scheduler:
             ApiError: QUEUE_FULL or SUPERSEDED for this request; another that has to go for it is failed.
         """
         with self.lock:
-            session: Session | None = None if entry.blocked else self.sharing.start(queue)
+            session: Session | None = None if entry.blocked else self.policy.start(queue)
             if session is not None:
                 return session
-            evicted = self.sharing.enqueue(queue, entry, self._clock(), key, rows, size)
+            evicted = self.policy.enqueue(queue, entry, self._clock(), key, rows, size)
             if entry.options.deadline < self._alarm and (evicted is None or evicted[0] is not entry):
                 self._set_alarm(entry.options.deadline)
             waiting, recent_s = len(queue.waiting), queue.recent_run_s
@@ -102,7 +102,7 @@ class Scheduler:
     def remove(self, queue: EntryQueue, entry: QueueEntry) -> bool:
         """Remove a request from its queue; return whether it was still waiting."""
         with self.lock:
-            return self.sharing.remove(queue, entry)
+            return self.policy.remove(queue, entry)
 
     def finish(
         self, queue: EntryQueue, session: Session, run_s: float, entries: Sequence[Entry] = ()
@@ -113,17 +113,17 @@ class Scheduler:
             Those who lead the next runs; the caller has each begun.
         """
         with self.lock:
-            self.sharing.finish(queue, session, run_s, entries)
-            if not self.sharing.contenders:
+            self.policy.finish(queue, session, run_s, entries)
+            if not self.policy.contenders:
                 return []
             if self._thread is None:  # it could not be started
-                waiting = [entry.options.deadline for queue in self.sharing.contenders for entry in queue.waiting]
+                waiting = [entry.options.deadline for queue in self.policy.contenders for entry in queue.waiting]
                 self._set_alarm(min(waiting))
             return self._next_runs()
 
     def _next_runs(self) -> list[QueueEntry]:
         leaders: list[QueueEntry] = []
-        while (following := self.sharing.next(self._clock())) is not None:
+        while (following := self.policy.next(self._clock())) is not None:
             _, session, entries = following
             leader: QueueEntry = entries[0]  # type: ignore[assignment]
             leader.session = session
@@ -162,10 +162,10 @@ class Scheduler:
         """Fail every waiting request whose deadline has passed."""
         with self.lock:
             now = self._clock()
-            waiting = [(queue, entry) for queue in self.sharing.contenders for entry in queue.waiting]
+            waiting = [(queue, entry) for queue in self.policy.contenders for entry in queue.waiting]
             late = [(queue, entry) for queue, entry in waiting if entry.options.deadline <= now]
             for queue, entry in late:
-                self.sharing.remove(queue, entry)
+                self.policy.remove(queue, entry)
             self._alarm = min(
                 (entry.options.deadline for _, entry in waiting if entry.options.deadline > now), default=NEVER
             )
@@ -253,7 +253,7 @@ class ModelQueue:
             session: Session | None = None
             if entry.steps is None or not entry.blocked:
                 with self.scheduler.lock:
-                    session = self.scheduler.sharing.start(self._entries)
+                    session = self.scheduler.policy.start(self._entries)
             if session is None:
                 session = self._enqueue(entry)
         except ApiError as error:
@@ -294,7 +294,7 @@ class ModelQueue:
             entry.options.cancellation.listen(None)
         return self._run(entry, (entry,))
 
-    def _run(self, entry: QueueEntry, waited: Sequence[Entry] = ()) -> Job | None:
+    def _run(self, entry: QueueEntry, entries: Sequence[Entry] = ()) -> Job | None:
         """Run an entry that was given a session, and end it.
 
         Returns:
@@ -310,7 +310,7 @@ class ModelQueue:
         entry.queue_ns = started - entry.submitted_ns
         if entry.steps is not None:
             entry.steps.popleft()
-        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, waited)
+        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, entries)
         following: list[QueueEntry] = []
         if leaders:
             if entry.keeps_thread and leaders[0].keeps_thread:

@@ -1,10 +1,10 @@
-"""A number of places, for counting what may be under way at a time."""
+"""A number of slots, for counting what may be under way at a time."""
 
 from __future__ import annotations
 
 
 class Semaphore:
-    """Places that are taken without waiting, and without a lock: a list's own methods are atomic.
+    """Slots that are acquired without waiting, and without a lock: a list's own methods are atomic.
 
     Attributes:
         maximum: how many there are.
@@ -21,14 +21,14 @@ class Semaphore:
         """Return whether nobody holds one."""
         return len(self._free) == self.maximum
 
-    def take(self) -> bool:
-        """Take a place, if one is free."""
+    def acquire(self) -> bool:
+        """Acquire a slot, if one is free; return whether it was."""
         try:
             self._free.pop()
         except IndexError:
             return False
         return True
 
-    def give(self) -> None:
-        """Give a place back."""
+    def release(self) -> None:
+        """Release a slot."""
         self._free.append(None)

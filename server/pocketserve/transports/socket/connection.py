@@ -76,7 +76,7 @@ class Connection:
         self._client_max_frame = client_max_frame
         limits, apps = server.limits, server.apps
         access = functools.partial(apps.is_good, app) if app is not None and apps is not None else None
-        self._inflight = InflightRequests(limits, server.runners, server.incoming, access)
+        self._inflight = InflightRequests(limits, server.request_slots, server.incoming, access)
         self._reader = FrameReader(connection, decoder, self._inflight, server.timeouts)
         self._writer = FrameWriter(
             connection,
@@ -142,7 +142,7 @@ class Connection:
             return True
         if not exchange.reads:
             self._release_reader()
-        job = exchange.submit()
+        job = exchange.start()
         while job is not None:
             if exchange.reads:
                 self._release_reader()

@@ -73,7 +73,7 @@ class InflightRequests:
             )
         elif size > SMALL_BODY:
             # The announced size counts: all of it may be there in a moment.
-            if self._incoming.take(size):
+            if self._incoming.acquire(size):
                 self._receiving = size
             else:
                 self.refusal = _full("the bodies that are on their way on all connections are too large together")
@@ -83,11 +83,11 @@ class InflightRequests:
         """Note that the body is whole, or never will be."""
         size, self._receiving = self._receiving, 0
         if size:
-            self._incoming.give(size)
+            self._incoming.release(size)
 
     def add(self, frame: Frame, cancellation: Cancellation) -> ApiError | None:
         """Add a request whose body is whole; return why it is refused instead."""
-        if self.refusal is None and not self._slots.take():
+        if self.refusal is None and not self._slots.acquire():
             text = "too many requests are under way on all connections; try again later"
             self.refusal = ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
         if self.refusal is None:
@@ -101,7 +101,7 @@ class InflightRequests:
         """Give back a request's share of the limits while its answer is being sent."""
         self._count -= 1
         self._bytes -= len(frame.body)
-        self._slots.give()
+        self._slots.release()
 
     def remove(self, request_id: int) -> None:
         """Remove a request whose answer was sent."""

@@ -40,7 +40,7 @@ class Exchange:
         received: when its header was read, by the monotonic clock.
 
     Attributes:
-        reads: its thread is the connection's reader. At first that is so where :meth:`submit` takes less time
+        reads: its thread is the connection's reader. At first that is so where :meth:`start` takes less time
             than to have another thread read.
     """
 
@@ -60,11 +60,11 @@ class Exchange:
             self._fault = fault
         self.reads = frame.json_length <= SHORT_JSON and (self._route is None or self._route.binary_tensors)
 
-    def submit(self) -> Job | None:
+    def start(self) -> Job | None:
         """Begin to answer; never raises.
 
         Returns:
-            As :func:`pocketserve.api.dispatch.submit`.
+            As :func:`pocketserve.api.dispatch.start_request`.
         """
         frame, connection, route = self.frame, self._connection, self._route
         content_type = ""
@@ -94,7 +94,7 @@ class Exchange:
             connection.execute,
             True,
         )
-        return dispatch.submit(connection.service, route, request, self._done_head if head else self.done)
+        return dispatch.start_request(connection.service, route, request, self._done_head if head else self.done)
 
     def done(self, answer: ApiResponse) -> None:
         """Send the answer, and count it."""

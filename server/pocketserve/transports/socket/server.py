@@ -57,7 +57,7 @@ class SocketServer:
         host, port: where it listens.
         key: the token's bytes.
         handshakes, lingering: connections before and after their time; the event loop's thread alone touches them.
-        runners: places for requests that run or wait on all connections together.
+        request_slots: for requests that run or wait on all connections together.
         incoming: bytes for bodies that are on their way on all connections together.
         stopped: nobody is waited for any more.
 
@@ -82,7 +82,7 @@ class SocketServer:
         self.host = config.host
         self.port: int = self._listener.getsockname()[1]
         self.event_loop = event_loop or EventLoop()
-        self.runners = Semaphore(config.worker_threads)
+        self.request_slots = Semaphore(config.worker_threads)
         self.incoming = FrameBudget(INCOMING * _bytes_inflight(config))
         # A thread reads a connection, writes to it or runs a request: nothing that must be read waits for a thread.
         self.workers = Workers(2 * config.socket_connections + config.worker_threads)

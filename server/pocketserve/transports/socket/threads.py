@@ -119,7 +119,7 @@ class FrameBudget:
         self._free = maximum
         self._lock = threading.Lock()
 
-    def take(self, count: int) -> bool:
+    def acquire(self, count: int) -> bool:
         """Take bytes; return whether so many are free."""
         with self._lock:
             if self._free < count:
@@ -127,7 +127,7 @@ class FrameBudget:
             self._free -= count
         return True
 
-    def give(self, count: int) -> None:
+    def release(self, count: int) -> None:
         """Give bytes back."""
         with self._lock:
             self._free += count

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pocketserve.inference.call import Done, InferenceCall
 
 
-class Waiter:
+class CallerExecutor:
     """Lend the calling thread to one request: :attr:`execute` and :meth:`done` are for its call.
 
     The engine ends every request that waits at its deadline, so the wait has an end.
@@ -40,7 +40,7 @@ class Waiter:
         return self._outcome.pop()
 
 
-def answer_call(submit: Callable[[InferenceCall, Done], Job | None], call: InferenceCall) -> Any:
+def submit_and_wait(submit: Callable[[InferenceCall, Done], Job | None], call: InferenceCall) -> Any:
     """Answer one request on this thread, for commands and tests.
 
     Args:
@@ -49,9 +49,9 @@ def answer_call(submit: Callable[[InferenceCall, Done], Job | None], call: Infer
     Raises:
         ApiError: for every fault of the request, the model or the server.
     """
-    waiter = Waiter()
-    call.execute = waiter.execute
-    outcome = waiter.wait(submit(call, waiter.done))
+    executor = CallerExecutor()
+    call.execute = executor.execute
+    outcome = executor.wait(submit(call, executor.done))
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
