@@ -134,6 +134,7 @@ class ModelConverter:
         trusted = _trusted_code(self._entry, source, self._settings.state_dir)
         new = choose_name(self._entry, source.name, kind, self._settings.quantize, self._settings.name)
         self._check_samples(plans[0])
+        self._reference(source, self._python(plans[0][0].converter))  # an original that fails does so for all ways
         ready = [plan for plan in plans[1:] if all(self._is_ready(step.converter) for step in plan)]
         faults: list[ConversionError] = []
         for plan in (plans[0], *ready[:MAX_ALTERNATIVES]):

@@ -185,8 +185,8 @@ def _faults(target: str, nearest: str, first: Exception | None = None) -> Iterat
 def _sentence(target: str, text: str, error: Exception) -> str:
     if any(words in text for words in _DATA_DEPENDENT):
         return (
-            f"{target} needs sizes that do not depend on values, and {_place(text)} of this model has some; "
-            "export what comes before it, and let the server's task decode that"
+            f"{target} needs sizes and branches that do not depend on values, and {_place(text)} of this model has "
+            "some; export what comes before it, and let the server's task decode that"
         )
     operator = _OPERATOR.search(text)
     if operator is not None:
@@ -197,7 +197,7 @@ def _sentence(target: str, text: str, error: Exception) -> str:
 def _place(text: str) -> str:
     operator = _OPERATOR.search(text)
     layer = _LAYER.search(text)
-    return f"the operator {operator[0]}" if operator else f"the layer {layer[1]}" if layer else "an operator"
+    return f"the operator {operator[0]}" if operator else f"the layer {layer[1]}" if layer else "the code"
 
 
 def _in_layer(text: str) -> str:
