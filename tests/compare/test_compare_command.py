@@ -21,7 +21,8 @@ from pocketserve.compare.session import VersionFailure, VersionProcess
 from pocketserve.repository.manifest import read_manifest
 
 pytestmark = pytest.mark.live
-TIMEOUT_S = 300
+TIMEOUT_S = 900
+"""With every framework there are eleven versions, each of which imports its own twice."""
 QUICK = ("--seconds", "0.5")
 VERSIONS = ("--versions", "tflite,tflite-int8")
 
@@ -100,6 +101,18 @@ def test_numbers_of_a_table(tmp_path: Path) -> None:
     assert result["data"]["origin"] == "random numbers" and result["versions"]["tflite"]["accuracy"] is None
 
 
+def test_a_sample_that_cannot_be_read_counts_for_nobody(tmp_path: Path) -> None:
+    """One broken picture among good ones does not end the comparison; nothing but broken ones does, with the reason."""
+    shutil.copytree(MODELS / "digits" / "samples", tmp_path / "data")
+    (tmp_path / "data" / "3.png").write_bytes(b"no picture")
+    result = json.loads(compare("digits", *VERSIONS, *QUICK, "--data", tmp_path / "data", "--json"))
+    assert {facts["accuracy"]["samples"] for facts in result["versions"].values()} == {9}
+    for path in (tmp_path / "data").iterdir():
+        path.write_bytes(b"no picture")
+    printed = compare("digits", *VERSIONS, *QUICK, "--data", tmp_path / "data", fails=True)
+    assert "reference version 'tflite' failed: it answers none of the samples: " in printed
+
+
 def test_apply_sets_the_default_version(tmp_path: Path) -> None:
     """The recommended version becomes the default one; the manifest's comments stay. Done twice, nothing is done."""
     shutil.copytree(MODELS / "digits", tmp_path / "digits")
@@ -147,7 +160,7 @@ def test_two_devices_side_by_side(result: dict[str, Any], tmp_path: Path) -> Non
         (("nothing",), "unknown model"),
         (("digits", "--versions", "tflit"), "no version 'tflit'; it has tflite.*did you mean 'tflite'"),
         (("digits", "--reference", "tfjs", "--versions", "tflite"), "reference version 'tfjs' is not compared"),
-        (("digits", "--data", "/nowhere"), "neither a folder nor a CSV file"),
+        (("digits", "--data", "/nowhere"), "does not exist; name a folder or a CSV file"),
         (("digits", "petals"), "name one model, or two JSON files"),
         (("a.json", "b.json"), "No such file"),
         (("digits", "--html", "/nowhere/x.html"), "folder that does not exist"),

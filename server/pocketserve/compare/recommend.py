@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from pocketserve.cli.output import human_bytes
-from pocketserve.compare.statistics import least_provable_loss, median_ratio
+from pocketserve.compare.statistics import Estimate, least_provable_loss, median_ratio
 
-SAME_SPEED = 1.1
-"""Versions whose run takes up to so many times the fastest one's count as equally fast: the smaller file is better."""
+SAME_SPEED, SAME_SPEED_IN_NOISE = 1.1, 1.25
+"""Versions whose run takes up to so many times the fastest one's count as equally fast, and the smaller file is better:
+always, and where chance explains the rest."""
 
 RULE = (
     "the fastest version that is not measurably worse than the reference (p < 0.05, paired), by the median time of the "
-    f"model's run; of versions within {SAME_SPEED - 1:.0%} of it, or slower by chance, the smallest file."
+    f"model's run; of versions within {SAME_SPEED - 1:.0%} of it, or {SAME_SPEED_IN_NOISE - 1:.0%} where that may be "
+    "chance, the smallest file."
 )
 
 
@@ -30,7 +32,7 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
     medians = {name: [_median(turn) for turn in facts["samples"]["run_ms"]] for name, facts in good.items()}
     fastest = min(good, key=lambda name: good[name]["run_ms"]["p50"]["value"])
     ratios = {name: median_ratio(medians[name], medians[fastest]) for name in good}
-    equal = [name for name, ratio in ratios.items() if ratio.value <= SAME_SPEED or ratio.low <= 1.0]
+    equal = [name for name, ratio in ratios.items() if ratio.value <= _same_speed(ratio)]
     best = min(equal, key=lambda name: (good[name]["file_bytes"], name != result["default"], name))
     choices = {
         "version": best,
@@ -41,6 +43,10 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
         "rule": RULE,
     }
     return {**choices, "sentences": _sentences(result, choices, medians)}
+
+
+def _same_speed(ratio: Estimate) -> float:
+    return SAME_SPEED_IN_NOISE if ratio.low <= 1.0 else SAME_SPEED
 
 
 def _most_accurate(versions: Mapping[str, Any], best: str) -> str | None:
@@ -64,14 +70,19 @@ def _sentences(result: Mapping[str, Any], choices: Mapping[str, Any], medians: M
     else:
         first = f"Serve {best}: {speed}"
         if default in medians:
-            ratio = median_ratio(medians[default], medians[best])
-            first += f", {ratio.value:.2g} times as fast as {default}, the default version "
-            first += f"({ratio.low:.2g} to {ratio.high:.2g})"
+            first += f", {_against(median_ratio(medians[default], medians[best]))} {default}, the default version"
         if facts["file_bytes"] < versions.get(default, facts)["file_bytes"]:
             first += (
                 f", with {human_bytes(facts['file_bytes'])} instead of {human_bytes(versions[default]['file_bytes'])}"
             )
     return f"{first}. {_second_sentence(result, choices)}"
+
+
+def _against(ratio: Estimate) -> str:
+    """Return how many times as fast a version is, or how many times as long it takes, with the interval."""
+    if ratio.value >= 1:
+        return f"{ratio.value:.2g} times ({ratio.low:.2g} to {ratio.high:.2g}) as fast as"
+    return f"{1 / ratio.value:.2g} times ({1 / ratio.high:.2g} to {1 / ratio.low:.2g}) as long as"
 
 
 def _second_sentence(result: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
@@ -88,6 +99,8 @@ def _second_sentence(result: Mapping[str, Any], choices: Mapping[str, Any]) -> s
     accurate = choices["most_accurate"]
     extra = f", the most accurate is {accurate}" if accurate not in (None, best) else ""
     smallest = f", the smallest is {choices['smallest']}" if choices["smallest"] != best else ""
+    if not facts["test"]["name"].startswith("McNemar"):
+        return f"{head}{smallest}{extra}; {number} {kind}: {facts['test']['text']}."
     return f"{head}{smallest}{extra}, and {number} {kind} {_provable(number)}."
 
 

@@ -59,7 +59,7 @@ def _agreement(agreement: Mapping[str, Any] | None) -> str:
     if agreement is None:
         return "-"
     largest = agreement["largest_difference"]
-    return f"{agreement['share']['value']:.0%}, " + ("sizes differ" if largest is None else f"±{largest:.1g}")
+    return f"{agreement['share']['value']:.0%}, " + ("other count" if largest is None else f"±{largest:.1g}")
 
 
 def score_text(accuracy: Mapping[str, Any] | None) -> str:

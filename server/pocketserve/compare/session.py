@@ -274,6 +274,8 @@ def _measure_all(
             reply = process.ask("answer", len(answers[version]), ANSWERS_AT_A_TIME, seconds=ANSWER_TIMEOUT_S)
             measured[version].setdefault("first_answer_ms", reply["first_ms"])
             answers[version] += reply["answers"]
+        if all("error" in answer for answer in answers[version]):
+            raise VersionFailure(f"it answers none of the samples: {answers[version][0]['error']}")
 
     for version in versions:
         guarded(version, partial(start, version))

@@ -11,13 +11,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pocketserve.cli import CommandError
 from pocketserve.cli.commands.bench import descendants_of, memory_of
 from pocketserve.cli.local import open_local
 from pocketserve.cli.parent_death import bind_to
@@ -28,12 +30,14 @@ from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import Payload, Prediction, RawPayload, TensorPayload
 from pocketserve.repository.files import file_bytes
 from pocketserve.tasks.base import AnswerOptions
-from pocketserve.tensors import to_array, to_tensor
+from pocketserve.tensors import TensorSpec, to_array, to_tensor
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import InferRequest, InferResponse
 
 ALL_ENTRIES = 10_000
 RANDOM_SAMPLES = 8
+TIMED_SAMPLES = 32
+"""Samples that the timed turns go through; they are held in memory."""
 
 WARM_S = 0.002
 """A turn begins with so much work that is not counted: the other versions had the cores and their caches meanwhile."""
@@ -52,6 +56,7 @@ class Subject:
     def __init__(self, job: dict[str, Any]) -> None:
         self._service, self._name, _ = open_local(job["model"], job["models_dir"], threads=job["threads"])
         self._version = job["version"]
+        self._sources: list[Callable[[], Payload]] = []
         self._payloads: list[Payload] = []
         self._next = 0
         self._slowest_s = 0.0
@@ -76,25 +81,28 @@ class Subject:
 
     def take(self, samples: Sequence[dict[str, str]]) -> int:
         """Hold the samples to ask, ``{"path"}`` or ``{"text"}`` each; none stands for random tensors."""
-        bodies = (Path(s["path"]).read_bytes() if "path" in s else s["text"].encode() for s in samples)
-        self._payloads = [RawPayload(memoryview(body), AnswerOptions()) for body in bodies]
+        self._sources = [partial(_read, sample) for sample in samples]
         if not samples:
             with self._service.running(self._name, self._version) as (_, handle):
                 specs = handle.model.inputs.specs
-            inputs = [random_inputs(specs, seed) for seed in range(RANDOM_SAMPLES)]
-            requests = [[to_tensor(name, array) for name, array in arrays.items()] for arrays in inputs]
-            self._payloads = [TensorPayload(InferRequest(inputs=tensors)) for tensors in requests]
-        return len(self._payloads)
+            self._sources = [partial(_random, specs, seed) for seed in range(RANDOM_SAMPLES)]
+        return len(self._sources)
 
     def answer(self, first: int, count: int) -> dict[str, Any]:
-        """Return the answers to some samples with all their entries, in JSON's own types; and the first one's time."""
-        answers, began = [], time.perf_counter()
+        """Return the answers to some samples with all their entries, in JSON's own types; and the first one's time.
+
+        The first samples that are answered are kept for the timed turns.
+        """
+        answers: list[dict[str, Any]] = []
         first_ms = 0.0
-        for payload in self._payloads[first : first + count]:
-            if isinstance(payload, RawPayload):
-                payload = payload._replace(options=self._options())
+        for source in self._sources[first : first + count]:
+            payload = source()
+            whole = payload._replace(options=self._options()) if isinstance(payload, RawPayload) else payload
+            began = time.perf_counter()
             try:
-                answers.append(_plain(self._ask(payload)))
+                answers.append(_plain(self._ask(whole)))
+                if len(self._payloads) < TIMED_SAMPLES:
+                    self._payloads.append(payload)
             except ApiError as error:
                 answers.append({"error": str(error)})
             first_ms = first_ms or (time.perf_counter() - began) * 1e3
@@ -106,6 +114,8 @@ class Subject:
         ``run_ms`` is the model alone, ``answer_ms`` the whole answer with its decoding. A turn begins one sample
         further on than the last: all versions are asked the same ones in the same round.
         """
+        if not self._payloads:
+            raise CommandError("it answers none of the samples")
         first, self._next = self._next, self._next + 1
         statistics = self._service.engine.statistics(self._name, self._version)
         warming = 0
@@ -164,6 +174,16 @@ class Subject:
         task = handle.model.task.name if handle is not None else ""
         every = ALL_ENTRIES if task.endswith("-classification") else None
         return AnswerOptions(top_k=every, values={"mask": "png"} if task == "image-segmentation" else {})
+
+
+def _read(sample: Mapping[str, str]) -> Payload:
+    body = Path(sample["path"]).read_bytes() if "path" in sample else sample["text"].encode()
+    return RawPayload(memoryview(body), AnswerOptions())
+
+
+def _random(specs: Sequence[TensorSpec], seed: int) -> Payload:
+    tensors = [to_tensor(name, array) for name, array in random_inputs(specs, seed).items()]
+    return TensorPayload(InferRequest(inputs=tensors))
 
 
 def _memory() -> dict[str, Any]:

@@ -51,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
     for path in (options.html, options.png):
         if path is not None and not path.absolute().parent.is_dir():
             raise CommandError(f"{str(path)!r} lies in a folder that does not exist; make it first")
+    if options.data is not None and not options.data.exists():
+        raise CommandError(f"{str(options.data)!r} does not exist; name a folder or a CSV file with --data")
     from pocketserve.compare.session import Plan, compare_versions  # late: --help needs no NumPy
 
     names = tuple(name.strip() for name in options.versions.split(",")) if options.versions else ()
