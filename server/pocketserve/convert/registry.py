@@ -11,6 +11,7 @@ TOOLS: tuple[str, ...] = (
     "tflite_weights",
     "ai_edge_quantizer",
     "litert_torch",
+    "executorch",
     "pytorch",
     "tensorflow_lite",
     "tf2onnx",

@@ -74,8 +74,8 @@ def _signature(request: ConversionRequest, folder: Path) -> SavedSignature:
         raise ConversionError(f"{request.source.name} does not load: {words:.300}", detail=str(error)) from error
     key = str(request.options.get("signature") or (_DEFAULT if _DEFAULT in signatures else next(iter(signatures), "")))
     if key not in signatures:
-        known = ", ".join(signatures) or "none"
-        raise ConversionError(f"{request.source.name} has no signature {key!r}, but {known}; a conversion needs one")
+        keys = ", ".join(signatures) or "none"
+        raise ConversionError(f"{request.source.name} has no signature {key!r}, but {keys}; a conversion needs one")
     function = signatures[key]
     inputs = _matched([tensor.name for tensor in request.inputs], list(function.structured_input_signature[1]))
     outputs = _matched([tensor.name for tensor in request.outputs], list(function.structured_outputs))
@@ -94,5 +94,5 @@ def missing_operators(error: Exception) -> list[str]:
     import re
 
     text = str(error)
-    named: Any = re.findall(r"\btf\.([A-Z]\w+)|Flex(\w+)|Unsupported Ops: ([\w, ]+)|op ([A-Z]\w+) is not", text)
-    return sorted({name for groups in named for name in groups if name})
+    matches: Any = re.findall(r"\btf\.([A-Z]\w+)|Flex(\w+)|Unsupported Ops: ([\w, ]+)|op ([A-Z]\w+) is not", text)
+    return sorted({name for groups in matches for name in groups if name})
