@@ -98,7 +98,15 @@ _TABLE = (
     ),
     Environment("onnx", "smaller ONNX", (*_ONNX, "onnxslim==0.1.98"), 530 * _MB, 2),
     Environment(
-        "onnx2tf", "ONNX to TFLite", (*_ONNX, *_TENSORFLOW, "onnx2tf==1.28.8", "tf_keras==2.21.0"), 2370 * _MB, 4
+        "onnx2tf",
+        "ONNX to TFLite",
+        # The tool names none of the packages that it imports.
+        (
+            *(*_ONNX, *_TENSORFLOW, "onnx2tf==1.28.8", "tf_keras==2.21.0", "onnxsim==0.8.1"),
+            *("onnx_graphsurgeon==0.6.1", "sng4onnx==2.0.1", "ai-edge-litert==2.3.0", "psutil==7.2.2"),
+        ),
+        2500 * _MB,
+        4,
     ),
     Environment("openvino", "OpenVINO", ("openvino==2026.4.1", "nncf==3.4.0"), 560 * _MB, 2),
     Environment("coremltools", "PyTorch to CoreML", ("torch==2.13.0", "coremltools==9.0"), 1050 * _MB, 3),

@@ -13,7 +13,9 @@ TOOLS: tuple[str, ...] = (
     "litert_torch",
     "executorch",
     "pytorch",
+    "onnx_quantizer",
     "tensorflow_lite",
+    "onnx2tf",
     "tf2onnx",
     "tensorflowjs",
 )
