@@ -18,6 +18,8 @@ TOOLS: tuple[str, ...] = (
     "onnx2tf",
     "tf2onnx",
     "tensorflowjs",
+    "openvino",
+    "coreml",
 )
 """Modules in ``tools``, each with ``CONVERTER`` (or ``CONVERTERS``). Of two for one path, the first is taken."""
 

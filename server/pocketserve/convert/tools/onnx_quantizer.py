@@ -86,7 +86,9 @@ def _check_is_float(request: ConversionRequest, model: Any) -> None:
     operators = {node.op_type for node in model.graph.node}
     if operators & _QUANTIZED:
         operator = sorted(operators & _QUANTIZED)[0]
-        raise ConversionError(f"{request.source.name} is quantised already (it has {operator}); convert the float model")
+        raise ConversionError(
+            f"{request.source.name} is quantised already (it has {operator}); convert the float model"
+        )
     if not any(weight.data_type == _FLOAT32 for weight in model.graph.initializer):
         raise ConversionError(f"{request.source.name} has no weights in float32, so that it would not become smaller")
 
