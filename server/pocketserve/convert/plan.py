@@ -49,7 +49,7 @@ def plans_for(format: str, kind: str, quantize: str, converters: Sequence[Conver
     chains = [
         (*first, *second)
         for middle in dict.fromkeys(converter.kind for converter in converters)
-        if middle not in (format, kind) or (middle == kind and quantize != "none")
+        if (middle not in (format, kind) and format != kind) or (middle == kind and quantize != "none")
         for first in _direct(format, middle, "none", converters)
         for second in _direct(middle, kind, quantize, converters)
     ]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
+from pocketserve.convert.tools.calibration import sample_inputs
 
 CONVERTER = Converter(
     name="onnx2tf",
@@ -25,16 +26,45 @@ CONVERTER = Converter(
 )
 
 _LAYER = re.compile(r"onnx_op_name: (\S+)")
+_NEAREST = "--to onnx --quantize dynamic, or convert the model that it was made from"
 _COLOUR = re.compile(r"\x1b\[\d*m")
 _OLDEST_IR_WITHOUT_WEIGHTS_AMONG_INPUTS = 4
+
+
+_WAYS = ("keep_ncw_or_nchw_or_ncdhw_input_names", "keep_shape_absolutely_input_names")
+"""The tool's options for inputs that keep their layout; which one does so depends on the model's first operators."""
+
+_MAX_ERROR = 1e-2
+"""Of the outputs' size, beside ONNX Runtime's: to tell the right way from the wrong one."""
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
     """Write the model at ``request.output``, for inputs of one shape.
 
     Raises:
-        ConversionError: the tool refuses it; the sentence names the layer where the tool does.
+        ConversionError: the tool refuses it, and the sentence names the layer where the tool does; or what it makes
+            answers otherwise.
     """
+    suffix = "float16" if request.quantize == "fp16" else "float32"
+    refusals = []
+    for way in _WAYS:
+        with tempfile.TemporaryDirectory(dir=request.output.parent) as folder:
+            try:
+                prepared = _run(request, Path(folder), way)
+            except ConversionError as refusal:
+                refusals.append(refusal)
+                continue
+            result = Path(folder) / f"model_{suffix}.tflite"
+            if _answers_alike(prepared, result, request):
+                shutil.move(result, request.output)
+                return ConversionOutcome(CONVERTER.name, version("onnx2tf"), {"weights": suffix, "way": way})
+    if refusals:
+        raise refusals[0]
+    raise ConversionError(f"what {CONVERTER.name} makes of {request.source.name} answers otherwise", nearest=_NEAREST)
+
+
+def _run(request: ConversionRequest, folder: Path, way: str) -> Path:
+    """Run the tool and return the ONNX model that it was given, with all sizes fixed."""
     import contextlib
     import io
 
@@ -42,26 +72,51 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     import onnx2tf
 
     printed = io.StringIO()
-    with tempfile.TemporaryDirectory(dir=request.output.parent) as folder:
-        prepared = Path(folder) / "model.onnx"
-        try:
-            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-                model = _fixed(onnx.load(request.source), request)
-                onnx.save(model, prepared)
-                pictures = [entry.name for entry in model.graph.input if 3 <= len(_dimensions(entry)) <= 5]
-                onnx2tf.convert(
-                    input_onnx_file_path=str(prepared),
-                    output_folder_path=folder,
-                    not_use_onnxsim=True,
-                    non_verbose=True,
-                    copy_onnx_input_output_names_to_tflite=True,
-                    keep_ncw_or_nchw_or_ncdhw_input_names=pictures or None,
-                )
-        except (Exception, SystemExit) as error:  # the tool ends the process where it gives up
-            raise _refusal(request, printed.getvalue(), error) from error
-        suffix = "float16" if request.quantize == "fp16" else "float32"
-        shutil.move(f"{folder}/model_{suffix}.tflite", request.output)
-    return ConversionOutcome(CONVERTER.name, version("onnx2tf"), {"weights": suffix})
+    prepared = folder / "model.onnx"
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            model = _fixed(onnx.load(request.source), request)
+            onnx.save(model, prepared)
+            pictures = [entry.name for entry in model.graph.input if 3 <= len(_dimensions(entry)) <= 5]
+            onnx2tf.convert(
+                input_onnx_file_path=str(prepared),
+                output_folder_path=str(folder),
+                not_use_onnxsim=True,
+                non_verbose=True,
+                copy_onnx_input_output_names_to_tflite=True,
+                **{way: pictures or None},
+            )
+    except (Exception, SystemExit) as error:  # the tool ends the process where it gives up
+        raise _refusal(request, printed.getvalue(), error) from error
+    return prepared
+
+
+def _answers_alike(prepared: Path, result: Path, request: ConversionRequest) -> bool:
+    """Return whether the result takes the same shapes, and gives the same numbers for the first sample."""
+    import numpy as np
+    import onnxruntime
+    from ai_edge_litert.interpreter import Interpreter
+
+    session = onnxruntime.InferenceSession(str(prepared), providers=["CPUExecutionProvider"])
+    interpreter = Interpreter(str(result))
+    interpreter.allocate_tensors()
+    own = {entry["name"]: entry for entry in interpreter.get_input_details()}
+    if {entry.name: entry.shape for entry in session.get_inputs()} != {n: e["shape"].tolist() for n, e in own.items()}:
+        return False
+    if request.samples is None:
+        return True
+    sample = next(iter(sample_inputs(request)))
+    values = [sample[tensor.name] for tensor in request.inputs]
+    arrays = dict(zip((entry.name for entry in session.get_inputs()), values, strict=True))
+    expected = session.run(None, arrays)
+    for name, entry in own.items():
+        interpreter.set_tensor(entry["index"], arrays[name])
+    interpreter.invoke()
+    results = [interpreter.get_tensor(entry["index"]) for entry in interpreter.get_output_details()]
+    sizes = [
+        (np.linalg.norm(a - b.reshape(a.shape)), np.linalg.norm(a)) for a, b in zip(expected, results, strict=True)
+    ]
+    return all(error <= _MAX_ERROR * max(float(size), 1e-6) for error, size in sizes)
 
 
 def _fixed(model: Any, request: ConversionRequest) -> Any:
@@ -96,7 +151,5 @@ def _refusal(request: ConversionRequest, printed: str, error: BaseException) -> 
     text = _COLOUR.sub("", f"{printed}\n{error}")
     layer = _LAYER.search(text)
     reason = f"it cannot do the layer {layer[1]}" if layer else " ".join(_COLOUR.sub("", str(error)).split())[:300]
-    nearest = "--to onnx --quantize dynamic, or convert the model that it was made from"
-    return ConversionError(
-        f"{CONVERTER.name} cannot convert {request.source.name}: {reason}", detail=text, nearest=nearest
-    )
+    message = f"{CONVERTER.name} cannot convert {request.source.name}: {reason}"
+    return ConversionError(message, detail=text, nearest=_NEAREST)
