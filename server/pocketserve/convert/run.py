@@ -218,8 +218,9 @@ class ModelConverter:
             _check_written(request.output, step.converter)
         conversion = _conversion(source, plan, new, request.output, outcomes, reference)
         if KINDS[conversion.kind].served:
-            agreement = self._verify(source, plan, request.output, outcomes, reference, pythons[-1])
-            conversion = conversion._replace(agreement=agreement)
+            facts, agreement = self._verify(source, plan, request.output, outcomes, reference, pythons[-1])
+            notes = (*conversion.notes, *_renamed(reference.facts, facts))
+            conversion = conversion._replace(agreement=agreement, notes=notes)
         return self._publish(source, plan, new, conversion, request.output, outcomes, reference)
 
     def _run_tool(self, step: Step, python: Path, request: ConversionRequest, folder: Path) -> ConversionOutcome:
@@ -269,8 +270,12 @@ class ModelConverter:
         outcomes: Sequence[ConversionOutcome],
         reference: Reference,
         python: Path,
-    ) -> verify.Agreement:
-        """Load and run the result as a server would, and compare its answers with the original's."""
+    ) -> tuple[Mapping[str, Any], verify.Agreement]:
+        """Load and run the result as a server would, and compare its answers with the original's.
+
+        Returns:
+            What its process told of it, and the agreement.
+        """
         format = format_named(plan[-1].converter.kind)
         assert format is not None  # of every kind that is served
         folder = self._folder()
@@ -296,7 +301,7 @@ class ModelConverter:
             random=bool(reference.facts["random"]),
         )
         verify.check_agreement(agreement, self._settings.quantize)
-        return agreement
+        return facts, agreement
 
     def _publish(
         self,
@@ -429,6 +434,14 @@ def _conversion(
         random=bool(reference.facts["random"]),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _renamed(original: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+    """Return sentences on tensors that callers have to call otherwise: those that the manifest does not name."""
+    pairs = [(key, before["name"], after["name"])
+             for key in ("inputs", "outputs")
+             for before, after in zip(original[key], result[key], strict=False)]  # fmt: skip
+    return [f"its {key[:-1]} {before!r} is called {after!r} here" for key, before, after in pairs if before != after]
 
 
 def _names(plan: Plan) -> str:

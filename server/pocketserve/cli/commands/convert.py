@@ -145,6 +145,8 @@ def _print_results(conversions: list[Conversion], failed: dict[str, ConversionEr
     for conversion in conversions:
         for text in _remarks(conversion):
             print(printable(f"{conversion.version or conversion.kind}: {text}"))
+    if any(conversion.random for conversion in conversions):
+        print("They were compared on made-up input, as there are no samples; --samples names some.")
     for kind, error in failed.items():
         print(printable(f"pocketserve: {kind}: {_sentence(error)}"), file=sys.stderr)
         if debug and error.detail:
@@ -162,8 +164,6 @@ def _row(conversion: Conversion) -> list[str]:
 
 def _remarks(conversion: Conversion) -> list[str]:
     texts = list(conversion.notes)
-    if conversion.random:
-        texts.append("compared on made-up input, as there are no samples; --samples names some")
     if conversion.kind == "pt2":
         texts.append(f"is code, which runs after: pocketserve trust {os.path.relpath(conversion.path.parent)}")
     if not conversion.version:
