@@ -32,6 +32,10 @@ REQUEST_NAME, LOG_NAME = "request.json", "log.txt"
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
+class LimitError(ConversionError):
+    """Time, memory or disk are not enough: another way would not help."""
+
+
 class ProcessLimits(NamedTuple):
     """Limits of one process: seconds; and resident bytes of it and what it starts, 0 for nearly all that is free."""
 
@@ -88,7 +92,7 @@ def run_job(job: Job, limits: ProcessLimits, tick: Callable[[], None] = lambda: 
             _end(process)
     text = _last(log)
     if fault is not None:
-        raise ConversionError(fault, detail=text)
+        raise LimitError(fault, detail=text)
     return _result(job, process.returncode, text)
 
 
@@ -159,7 +163,7 @@ def _result(job: Job, code: int, log: str) -> dict[str, Any]:
         return result
     message, detail = str(result.get("message") or "it gave no reason"), str(result.get("detail") or "")
     if any(words in message or words in detail for words in _NO_ROOM):
-        raise ConversionError(f"the disk became full while {job.title} wrote; make room and try again", detail=detail)
+        raise LimitError(f"the disk became full while {job.title} wrote; make room and try again", detail=detail)
     text = f"{detail}\n{log}".strip()
     raise ConversionError(message, detail=text, nearest=str(result.get("nearest") or ""))
 

@@ -21,7 +21,7 @@ from pocketserve.convert.converter import (
 )
 from pocketserve.convert.environments import ENVIRONMENTS, Note, Tell, ensure, environments_folder, python_of
 from pocketserve.convert.plan import SOURCE_ORDER, Plan, Step, environment_of, plans_for
-from pocketserve.convert.process import Job, ProcessLimits, run_job
+from pocketserve.convert.process import Job, LimitError, ProcessLimits, run_job
 from pocketserve.convert.publish import NewVersion, choose_name, publish
 from pocketserve.convert.registry import converters
 from pocketserve.convert.sample_run import load_arrays
@@ -142,6 +142,8 @@ class ModelConverter:
                 self._note(f"that failed ({faults[-1].message}); trying {_names(plan)}")
             try:
                 return self._convert(source, plan, new, trusted)
+            except LimitError:
+                raise
             except ConversionError as error:
                 faults.append(error)
         raise faults[0]  # the best way's
