@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
-from pocketserve.convert.tools.pytorch_source import load_pytorch
+from pocketserve.convert.tools.sources.pytorch_source import load_pytorch
 
 CONVERTER = Converter(
     name="coremltools",

@@ -9,7 +9,7 @@ from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
 from pocketserve.convert.tools.calibration import sample_inputs
-from pocketserve.convert.tools.pytorch_source import Example, PytorchModel, load_pytorch
+from pocketserve.convert.tools.sources.pytorch_source import Example, PytorchModel, load_pytorch
 
 CONVERTER = Converter(
     name="executorch",

@@ -11,7 +11,7 @@ from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
 from pocketserve.convert.tools.ai_edge_quantizer import quantize_tflite
-from pocketserve.convert.tools.pytorch_source import load_pytorch
+from pocketserve.convert.tools.sources.pytorch_source import load_pytorch
 
 CONVERTER = Converter(
     name="litert-torch",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
-from pocketserve.convert.tools.pytorch_source import PytorchModel, load_pytorch
+from pocketserve.convert.tools.sources.pytorch_source import PytorchModel, load_pytorch
 from pocketserve.messages import excerpt
 
 _ONNX = ("torch", "onnx", "onnxscript")
