@@ -11,7 +11,6 @@ from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
 from pocketserve.convert.tools.calibration import sample_inputs
-from pocketserve.convert.tools.tflite_attachments import copy_attached
 
 CONVERTER = Converter(
     name="ai-edge-quantizer",
@@ -184,3 +183,27 @@ class _Model:
         entry = self._schema.TensorMapT()
         entry.name, entry.tensorIndex = self._graph().tensors[index].name, index
         return entry
+
+
+MAX_ATTACHED_BYTES = 64 * 2**20
+"""Of all of them, unpacked: more are no labels."""
+
+
+def copy_attached(source: Path, output: Path) -> None:
+    """Append the files that a TFLite model carries, a zip archive behind it that tools drop, to another one.
+
+    Raises:
+        ConversionError: they are too large or damaged.
+    """
+    from zipfile import BadZipFile, ZipFile, is_zipfile
+
+    if not is_zipfile(source):
+        return
+    try:
+        with ZipFile(source) as old, ZipFile(output, "a") as new:
+            if sum(member.file_size for member in old.infolist()) > MAX_ATTACHED_BYTES:
+                raise ConversionError(f"the files that {source.name} carries take more than {MAX_ATTACHED_BYTES} bytes")
+            for member in old.infolist():
+                new.writestr(member.filename, old.read(member), member.compress_type)
+    except (BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
+        raise ConversionError(f"the files that {source.name} carries cannot be read: {error}") from error

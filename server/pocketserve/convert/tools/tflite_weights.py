@@ -16,7 +16,7 @@ import numpy as np
 
 from pocketserve.convert import tflite_model as tfl
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
-from pocketserve.convert.tools.tflite_attachments import copy_attached
+from pocketserve.convert.tools.ai_edge_quantizer import copy_attached
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.flatbuffer_tree import FlatNode, FlatVector, write_tree
 from pocketserve.tensors import Array
