@@ -50,6 +50,9 @@ class ConnectionState(Enum):
     CLOSED = 4
 
 
+_OPEN, _CLOSED = ConnectionState.OPEN, ConnectionState.CLOSED  # every request asks for them: an enum looks them up
+
+
 class Connection:
     """A connection after READY.
 
@@ -87,7 +90,7 @@ class Connection:
             broken=self.abort,
         )
         self._lock = threading.Lock()
-        self._state = ConnectionState.OPEN
+        self._state = _OPEN
         self._released = False  # the event loop waits for bytes, in the reader's place
 
     # Reading
@@ -134,7 +137,7 @@ class Connection:
         exchange = Exchange(self, frame, self._inflight.received_at, threading.get_ident())
         with self._lock:
             refusal = self._inflight.refusal
-            if refusal is None and self._state is not ConnectionState.OPEN:
+            if refusal is None and self._state is not _OPEN:
                 refusal = ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
             refusal = refusal or self._inflight.add(frame, exchange.cancellation)
         if refusal is not None:
@@ -160,7 +163,7 @@ class Connection:
             self.execute(self.read)  # these bytes are here already: the event loop would never hear of them
             return
         with self._lock:
-            self._released = self._state is not ConnectionState.CLOSED
+            self._released = self._state is not _CLOSED
             if self._released:
                 self._server.event_loop.arm(self.descriptor)
                 return
@@ -169,7 +172,7 @@ class Connection:
     def _await_bytes(self) -> None:
         """Have the event loop wait for bytes, and for the time at which that is too long."""
         with self._lock:
-            if self._state is ConnectionState.CLOSED:
+            if self._state is _CLOSED:
                 self._reader.drop()
                 return
             self._released = True
@@ -186,7 +189,7 @@ class Connection:
 
     def _acquire_reader(self) -> bool:
         """Become the reader again, unless another thread is. Under the lock."""
-        if not self._released or self._state is ConnectionState.CLOSED:
+        if not self._released or self._state is _CLOSED:
             return False
         self._released = False
         # Else the event loop would wake up at the next request, together with this thread.
@@ -205,14 +208,14 @@ class Connection:
         self._writer.post(*encode(frame.request_id, answer, self._client_max_frame))
         self._inflight.remove(frame.request_id)
         # Without the lock: whoever changes one of these looks at what is in flight after that.
-        if self._released or self._state is not ConnectionState.OPEN:
+        if self._released or self._state is not _OPEN:
             self._after_answer()
 
     def _after_answer(self) -> None:
         """Close when all is answered, or have the event loop wait for the next request."""
         with self._lock:
             ends = self._may_end()
-            if self._released and self._state is ConnectionState.OPEN and not len(self._inflight):
+            if self._released and self._state is _OPEN and not len(self._inflight):
                 self._set_timer()
         if ends:
             self._writer.finish()
@@ -223,7 +226,7 @@ class Connection:
         """Have a thread read: bytes came, or the connection broke."""
         with self._lock:
             is_broken = self._state is ConnectionState.HALF_CLOSED and bool(events & BROKEN)
-            if self._state is ConnectionState.CLOSED or not (self._released or is_broken):
+            if self._state is _CLOSED or not (self._released or is_broken):
                 return
             self._released = False
         if is_broken:
@@ -240,7 +243,7 @@ class Connection:
         """Close the connection: nothing came for too long."""
         with self._lock:
             late = self._reader.ends is not None
-            if self._state is ConnectionState.CLOSED or not self._released or (len(self._inflight) and not late):
+            if self._state is _CLOSED or not self._released or (len(self._inflight) and not late):
                 return
             if not late and self._writer.busy:  # the peer still reads its answers
                 self._set_timer()
@@ -259,7 +262,7 @@ class Connection:
     def go_away(self) -> None:
         """Take no more requests; close once those under way are answered."""
         with self._lock:
-            if self._state is not ConnectionState.OPEN:
+            if self._state is not _OPEN:
                 return
             self._state = ConnectionState.GOING_AWAY
             ends = self._may_end()
@@ -280,7 +283,7 @@ class Connection:
         if mid_frame:
             return self.abort()
         with self._lock:
-            if self._state in (ConnectionState.ENDING, ConnectionState.CLOSED):
+            if self._state in (ConnectionState.ENDING, _CLOSED):
                 return None
             self._state = ConnectionState.HALF_CLOSED
             self._server.event_loop.disarm(self.descriptor)  # and hear of it when the rest breaks
@@ -330,9 +333,9 @@ class Connection:
     def _close(self) -> bool:
         """Note the end, once. No cycle may outlive it: a body would stay until the collector comes by."""
         with self._lock:
-            if self._state is ConnectionState.CLOSED:
+            if self._state is _CLOSED:
                 return False
-            self._state = ConnectionState.CLOSED
+            self._state = _CLOSED
             self._server.event_loop.remove(self.descriptor, self)
             if self._released:  # nobody reads and nobody will; else the reader drops it, as it finds us closed
                 self._released = False
