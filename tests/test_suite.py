@@ -41,11 +41,15 @@ def test_the_makefile_names_kinds() -> None:
 
 
 def test_no_test_falls_between_the_kinds() -> None:
-    """Wherever it lies and whatever it needs, ``make test-all`` runs it. Assets may be missing, which is told."""
-    needs = [set(some) for number in (0, 1, 2) for some in itertools.combinations(set(MARKS) - {"assets"}, number)]
+    """Wherever it lies and whatever it needs, ``make test-all`` runs it, or ``make test-convert`` where it needs the
+    environments of converters. Assets may be missing, which is told."""
+    alone = set(MARKS) - {"assets", "convert"}
+    needs = [{"convert"}, *(set(some) for number in (0, 1, 2) for some in itertools.combinations(alone, number))]
     for place in {*KINDS["all"].had, *KINDS["tflite-runtime"].had, "http/test_http.py"}:
         for marks in needs:
-            runs = [kind for kind in ("dev", "all", "tflite-runtime") if not _left_out(item(kind, place, marks))]
+            runs = [
+                kind for kind in ("dev", "all", "tflite-runtime", "convert") if not _left_out(item(kind, place, marks))
+            ]
             assert runs, (place, marks)
 
 

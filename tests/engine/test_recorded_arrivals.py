@@ -86,5 +86,5 @@ def test_the_fast_model_waits_for_no_queue_of_the_others(speed: float) -> None:
 
 def test_a_recorded_camera_stays_fresh() -> None:
     world, _ = play(8.0, 1)
-    ages = [fate.age for fate in world.answers() if fate.entry.stream == "camera"]
+    ages = [fate.age for fate in world.answers() if fate.entry.options.stream == "camera"]
     assert ages and statistics.median(ages) <= RUN_S["diabetes"] + 12 * RUN_S["digits"]

@@ -19,6 +19,7 @@ from conftest import MODELS
 from pocketserve.auth.guard import Guard
 from pocketserve.config import load_config
 from pocketserve.service import Service
+from pocketserve.transports.http import compression
 from pocketserve.transports.http.app import create_app
 from pocketserve.transports.http.data_plane import create_data_plane, create_on_demand
 
@@ -57,7 +58,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory):
     service = Service(load_config(options))
     guard = Guard(TOKEN)
     flask = create_app(service, guard)
-    yield flask, create_data_plane(service, guard, flask)
+    yield flask, create_data_plane(service, guard, flask), service
     service.close()
 
 
@@ -83,8 +84,28 @@ def call(app: Any, environ: dict[str, str], body: bytes) -> tuple[str, list[tupl
 def test_both_sides_give_the_same_bytes(sides, environ, body, authorization):
     if authorization is not None:
         environ = {**environ, "HTTP_AUTHORIZATION": authorization}
-    flask, front = sides
+    flask, front, _ = sides
     assert call(front, environ, body) == call(flask, environ, body)
+
+
+@pytest.mark.parametrize("path", ["/v2/models/petals/infer", "/v1/models/petals:predict"])
+def test_a_fault_while_an_answer_is_compressed_is_internal_and_counted_once(sides, monkeypatch, path):
+    def starve(*_: object) -> bytes:
+        raise MemoryError
+
+    app, service = sides[1], sides[2]
+    monkeypatch.setattr(compression, "deflate", starve)
+    environ = {
+        "REQUEST_METHOD": "POST", "PATH_INFO": path, "HTTP_HOST": "127.0.0.1", "HTTP_ACCEPT_ENCODING": "gzip",
+        "HTTP_AUTHORIZATION": f"Bearer {TOKEN}",
+    }  # fmt: skip
+    tensor = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.8, 3.0, 4.3]}
+    body = {"inputs": [tensor]} if path.startswith("/v2") else {"instances": [tensor["data"]]}
+    before = dict(service.traffic.answers())
+    status, _, answer = call(app, environ, json.dumps(body).encode())
+    counted = {key: count - before.get(key, 0) for key, count in service.traffic.answers()}
+    assert status.startswith("500") and json.loads(answer)["code"] == "INTERNAL"
+    assert [key[3] for key, count in counted.items() if count] == [500] and sum(counted.values()) == 1
 
 
 def test_an_application_on_demand_is_made_once():

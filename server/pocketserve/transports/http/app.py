@@ -54,6 +54,7 @@ def create_app(service: Service, guard: Guard) -> Flask:
             dispatch.match(request.method, request.path)
         except ApiError as fault:
             return respond(fault)
-        return respond(ApiError(ErrorCode.INVALID_REQUEST, f"{error.name}: {error.description}"))
+        code = ErrorCode.INTERNAL if (error.code or 500) >= 500 else ErrorCode.INVALID_REQUEST
+        return respond(ApiError(code, f"{error.name}: {error.description}"))
 
     return app

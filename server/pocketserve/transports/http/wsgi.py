@@ -41,8 +41,13 @@ def respond(
         answer = dispatch.failure(error, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
     else:
         answer = dispatch.answer_request(service, admitted, request)
+    try:
+        headers, chunks = _encode_response(answer, environ)
+    except Exception as error:  # there was no memory to compress it
+        answer = dispatch.failure(error, "encoding an answer")
+        headers, chunks = _encode_response(answer, {})
     count_answer(service.traffic, admitted, answer.status)
-    return status_line(answer.status), *_encode_response(answer, environ)
+    return status_line(answer.status), headers, chunks
 
 
 def _check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:
