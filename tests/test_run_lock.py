@@ -93,6 +93,29 @@ def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path):
     assert boot_id(tmp_path / "none") == ""
 
 
+UNREADABLE_STATE = """
+import os, sys
+from pathlib import Path
+from pocketserve.state.run_lock import killed, notice_killed, running_servers
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+state = Path(sys.argv[1])
+assert (running_servers(state), killed(state), notice_killed(state)) == ([], None, None)
+"""
+
+
+def test_a_folder_that_cannot_be_read_tells_of_no_server(tmp_path):
+    """The start asks for killed servers before it serves; in a process of its own, since root may read any folder."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    closed.chmod(0)
+    for state in (closed, tmp_path / ("x" * 300)):
+        done = subprocess.run(
+            [sys.executable, "-c", UNREADABLE_STATE, str(state)], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.live
 def test_a_server_tells_of_the_one_before_it(new_server, tmp_path):
     own = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}

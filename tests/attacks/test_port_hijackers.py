@@ -204,6 +204,18 @@ def test_run_files_that_prove_nothing(ports, leave):
         kept.close()
 
 
+def test_a_state_folder_that_cannot_be_read_proves_nothing(ports, monkeypatch):
+    """The client says that nobody listens, or that nothing proves whose the port is; not what the folder's fault is."""
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(ports.state.with_name("x" * 300)))
+    with Client(reconnect=0.0) as client:
+        with pytest.raises(ServerUnreachableError, match=r"cannot be reached \(Connection refused\)"):
+            client.index()
+        with Recorder(ports.http) as hijacker:
+            with pytest.raises(UnprovenPortError):
+                client.index()
+            assert hijacker.was_told() == []
+
+
 def test_a_server_that_comes_in_between_proves_nothing(ports, monkeypatch):
     """The port hijacker takes the connection and lets the port go; the server takes it before the client looks
     again."""

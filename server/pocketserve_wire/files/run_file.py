@@ -7,6 +7,7 @@ it may belong to another process later.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -33,10 +34,11 @@ class Run(NamedTuple):
 
 
 def runs(state_dir: Path) -> Iterator[tuple[Path, Run, bool]]:
-    """Yield every run with its file, and whether a living server has locked it."""
-    for file in sorted((state_dir / FOLDER).glob("[0-9]*.json"))[:MAX_FILES]:
-        if (run := read_run(file)) is not None:
-            yield file, *run
+    """Yield every run with its file, and whether a living server has locked it; none from an unreadable folder."""
+    with contextlib.suppress(OSError):
+        for file in sorted((state_dir / FOLDER).glob("[0-9]*.json"))[:MAX_FILES]:
+            if (run := read_run(file)) is not None:
+                yield file, *run
 
 
 def http_server(state_dir: Path, port: int) -> Run | None:
