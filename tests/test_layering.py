@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import json
 import os
 import subprocess
@@ -134,7 +135,7 @@ FORBIDDEN = {
     "pocketserve.engine.lifecycle": ["pocketserve.engine.engine", "pocketserve.quarantine"],
     "pocketserve.quarantine": [*HTTP, *API, "pocketserve_client"],
     "pocketserve.doctor": [*HTTP, *API, "pocketserve_client", "requests"],
-    "pocketserve.convert": [*HTTP, "pocketserve.api", "pocketserve.serving", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.convert": [*HTTP, "pocketserve.api", "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.convert.converter": [*HTTP, *API, *MODELS, "pocketserve.convert.registry", "numpy"],
     "pocketserve.system": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve_simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.server"],
@@ -152,6 +153,12 @@ FORBIDDEN = {
 def test_nothing_is_imported_upward(package: str) -> None:
     """A request goes straight from room to room; no room knows those in front of it."""
     assert offenders(package, *FORBIDDEN[package]) == []
+
+
+def test_what_is_forbidden_exists() -> None:
+    """A module that was renamed is forbidden by its new name."""
+    names = {name for forbidden in FORBIDDEN.values() for name in forbidden}
+    assert [name for name in sorted(names) if importlib.util.find_spec(name) is None] == []
 
 
 def neighbours(*, into_functions: bool) -> dict[str, set[str]]:
