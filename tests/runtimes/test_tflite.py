@@ -353,6 +353,18 @@ def test_a_failed_run_leaves_the_session_usable():
         assert session.run({"serving_default_text:0": texts(b"x")})["PartitionedCall:1"].tolist() == [b"x"]
 
 
+def test_a_file_that_was_replaced_is_not_mixed_in(tmp_path: Path):
+    path = tmp_path / "model.tflite"
+    shutil.copy(DATA / "strings.tflite", path)
+    session = RUNTIME.open(ModelSource(path))
+    path.unlink()
+    shutil.copy(DATA / "dynamic_batch.tflite", path)
+    with pytest.raises((RuntimeError, ValueError)):
+        session.run({"serving_default_text:0": texts()})
+    with pytest.raises(ModelLoadError, match=r"model\.tflite changed while it was loaded"):
+        session.run({"serving_default_text:0": texts(b"x")})
+
+
 def test_a_closed_session_is_closed():
     session = opened("dynamic_batch")
     session.close()

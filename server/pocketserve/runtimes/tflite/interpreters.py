@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pocketserve.runtimes.base import ModelSource, RuntimeMissingError
+from pocketserve.repository.files import stamp
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
 from pocketserve.runtimes.framework_import import first_line, import_framework
 from pocketserve.runtimes.tflite import INSTALL
 from pocketserve.tensors import zeros
@@ -72,6 +73,7 @@ class InterpreterOpener:
     def __init__(self, module: Any, source: ModelSource, xnnpack: bool, delegate: DelegateRequest | None):
         self._module = module
         self._source = source
+        self._stamp = stamp([source.path])
         self._xnnpack = xnnpack
         self._without_xnnpack = False  # beside the delegate
         self._part: DelegatedPart | None = None
@@ -84,6 +86,8 @@ class InterpreterOpener:
     def open(self, *, use_delegate: bool = True) -> Any:
         """Return a fresh interpreter, not yet allocated; the one before is no longer in use."""
         source, delegate = self._source, self.delegate if use_delegate else None
+        if stamp([source.path]) != self._stamp:
+            raise ModelLoadError(f"{source.path.name} changed while it was loaded; load the model again")
         # The last delegate goes before the next comes: an accelerator may serve one at a time.
         self._loaded, self._part = None, None
         if not use_delegate:
