@@ -124,6 +124,29 @@ def test_a_link_out_of_the_folder_is_refused(store: SnapshotStore, tmp_path: Pat
         store.take(version, entry.folder)
 
 
+def test_a_link_that_changes_all_the_time_leads_nowhere_else(
+    store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is copied is what was looked at, wherever the link leads a moment later."""
+    entry, version, path = one_file(tmp_path)
+    targets, resolve = [path.rename(path.with_name("own")), tmp_path / "secret"], os.path.realpath
+    targets[1].write_bytes(bytes(1000))
+    path.symlink_to(targets[0])
+
+    def realpath(name: Path | str, *, strict: bool = False) -> str:
+        resolved = resolve(name, strict=strict)
+        if name == path:
+            targets.reverse()
+            path.unlink()
+            path.symlink_to(targets[0])
+        return resolved
+
+    monkeypatch.setattr("os.path.realpath", realpath)
+    with pytest.raises(ModelLoadError, match="is a link that leaves its folder"):
+        store.take(version, entry.folder)
+    assert copies(tmp_path) == []
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_errors_name_the_owners_file(tmp_path: Path, room: bool) -> None:
     """Frameworks name what they opened, which is the copy; nobody knows that, and it is gone."""

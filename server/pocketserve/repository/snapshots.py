@@ -23,7 +23,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.state.folder_lock import WorkFolder, locked, sweep
 from pocketserve.state.permissions import make_private_folder
 from pocketserve_wire import ApiError, ErrorCode
-from pocketserve_wire.files.plain_file import lies_in, open_plain
+from pocketserve_wire.files.plain_file import open_plain
 
 _PREFIX = "pocketserve-snapshot-"
 FOLDER = "snapshots"
@@ -140,9 +140,11 @@ def _fill(folder: Path, version: VersionEntry, files: Mapping[Path, Path], size:
 
 
 def _contained(path: Path, folder: Path) -> Path:
-    if not lies_in(path, folder):
+    # Once, since links may change. Unlike resolve, it takes a link that leads to itself.
+    resolved = Path(os.path.realpath(path))
+    if not resolved.is_relative_to(os.path.realpath(folder)):
         raise ModelLoadError(f"{path.name} is a link that leaves its folder; copy the file into it")
-    return Path(os.path.realpath(path))  # unlike resolve, it takes a link that leads to itself
+    return resolved
 
 
 def _copy(original: Path, target: Path) -> str:
