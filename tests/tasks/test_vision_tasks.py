@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -122,6 +123,24 @@ def test_many_classes(tmp_path: Path) -> None:
     found = task.answer([{"map": array}], AnswerOptions(values={"mask": "png"}), task.prepare(picture()).context)
     mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(found.more["mask"]))))
     assert mask.tolist() == array[0].tolist()
+
+
+def test_names_of_the_map(tmp_path: Path) -> None:
+    """The manifest's name is one that an output has itself; else that of a signature, where it means one output."""
+    aliases = {"first": ("second", "scores", "map"), "second": ("first", "scores")}
+    outputs = tuple(TensorSpec(name, "FP32", (1, 8, 8, 3), aliases=aliases[name]) for name in aliases)
+
+    def segmenter_of(name: str) -> Any:
+        manifest = {"task": "image-segmentation", "segmentation": {"output": name}}
+        return select_task(dataclasses.replace(facts(tmp_path, {}, manifest), outputs=outputs))
+
+    for name, own in {"first": "first", "second": "second", "map": "first"}.items():
+        task = segmenter_of(name)
+        assert task.answer([{own: SCORES[None]}], AnswerOptions(), task.prepare(picture()).context)
+    with pytest.raises(ModelLoadError, match=r"'scores', another name of several; the model has 'first', 'second'"):
+        segmenter_of("scores")
+    with pytest.raises(ModelLoadError, match=r"names 'none'; the model has 'first', 'second'"):
+        segmenter_of("none")
 
 
 def test_labels_tell_a_segmenter(tmp_path: Path) -> None:

@@ -134,12 +134,14 @@ class ModelFacts:
 
 
 def named_tensor(specs: Sequence[TensorSpec], key: str, name: str) -> TensorSpec:
-    """Return the input or output that a key of the manifest names."""
-    for spec in specs:
-        if name in (spec.name, *spec.aliases):
-            return spec
+    """Return the input or output that a key of the manifest names; a tensor's own name comes before all aliases."""
+    exact = [spec for spec in specs if spec.name == name]
+    matches = exact[:1] or [spec for spec in specs if name in spec.aliases]
+    if len(matches) == 1:
+        return matches[0]
+    fault = ", another name of several" if matches else ""
     raise ModelLoadError(
-        f"model.toml: {key} names {name!r}; the model has {', '.join(repr(spec.name) for spec in specs)}"
+        f"model.toml: {key} names {name!r}{fault}; the model has {', '.join(repr(spec.name) for spec in specs)}"
     )
 
 
