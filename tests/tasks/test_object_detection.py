@@ -244,6 +244,24 @@ def test_manifests_that_do_not_fit(tmp_path: Path, case: str) -> None:
         select_task(facts(tmp_path, shapes, {"task": "object-detection", "detection": options}))
 
 
+def test_anchors_behind_a_link(tmp_path: Path) -> None:
+    """A link in the model's folder may name the file; one that leads out of it is told as that."""
+    outputs = {"boxes": (1, 4, 4), "scores": (1, 4, 2)}
+    manifest = {"task": "object-detection", "detection": {"format": "ssd", "anchors_file": "link.csv"}}
+    (tmp_path / "out.csv").write_text("1,2,3,4")
+    model = facts(tmp_path, outputs, manifest, {"in.csv": "1,2,3,4"})
+    link = tmp_path / "m" / "link.csv"
+    link.symlink_to("in.csv")
+    assert select_task(model).name == "object-detection"
+    for target in ("../out.csv", "../none.csv"):
+        link.unlink()
+        link.symlink_to(target)
+        with pytest.raises(
+            ModelLoadError, match=r"link\.csv cannot be used: it is a link that leaves the model's folder"
+        ):
+            select_task(facts(tmp_path, outputs, manifest))
+
+
 def test_outputs_that_do_not_fit(tmp_path: Path) -> None:
     """A model that gives another number of boxes than there are anchors is told so."""
     task, outputs = detector(tmp_path, "raw")

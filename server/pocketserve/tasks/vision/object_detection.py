@@ -22,6 +22,7 @@ from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, t
 from pocketserve.tasks.vision.preprocessing import IMAGE, is_ultralytics
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.files.plain_file import lies_in
 
 if TYPE_CHECKING:
     from pocketserve.tasks.vision.drawing import Canvas
@@ -70,7 +71,9 @@ def _anchors(facts: ModelFacts, options: DetectionOptions, width: int, height: i
         return None
     path = facts.beside(options.anchors_file)
     if path is None:
-        raise ModelLoadError(f"model.toml: detection.anchors_file {options.anchors_file} is not beside the model")
+        leaves = not lies_in(facts.entry.folder / options.anchors_file, facts.entry.folder)
+        fault = "cannot be used: it is a link that leaves the model's folder" if leaves else "is not beside the model"
+        raise ModelLoadError(f"model.toml: detection.anchors_file {options.anchors_file} {fault}")
     content = memoryview(facts.read_beside(path, MAX_ANCHORS_BYTES))
     try:
         if is_npy(content):
