@@ -66,6 +66,15 @@ def test_what_has_no_counterpart_is_said(tmp_path: Path, text: str, reason: str)
     assert reason in found and found.startswith("m/config.pbtxt")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
+def test_line_ends_of_every_system(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_bytes(end.join(["# a comment", 'output { label_filename: "l.txt" }']).encode())
+    assert read_config(path) == ("l.txt", None)
+    path.write_bytes(end.join(["# a comment", "`"]).encode())
+    assert "line 2 is no text" in str(read_config(path)[1])
+
+
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a/../../b", ""])
 def test_labels_outside_of_the_folder_are_passed_over(tmp_path: Path, name: str) -> None:
     path = tmp_path / "config.pbtxt"

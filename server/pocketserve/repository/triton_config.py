@@ -32,7 +32,8 @@ def read_config(path: Path) -> tuple[str | None, str | None]:
     """Return the file with the first output's labels, and why the model cannot be served here, or None for each."""
     name = f"{path.parent.name}/{path.name}"
     try:
-        config = parse(read_plain(path, MAX_BYTES).decode("utf-8"))
+        text = read_plain(path, MAX_BYTES).decode("utf-8")
+        config = parse(text.replace("\r\n", "\n").replace("\r", "\n"))
     except OSError as error:
         return None, f"{name} cannot be read: {error.strerror}"
     except ValueError as error:
