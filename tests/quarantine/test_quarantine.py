@@ -8,6 +8,7 @@ import importlib
 import json
 import math
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -21,11 +22,12 @@ from conftest import MODELS, ROOT, StartServer, find_hostile
 from places import copy_folder
 from pocketserve.engine.lifecycle.loaded_model import load_model
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+from pocketserve.quarantine.trial import try_model
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import content_digest, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError
-from pocketserve.runtimes.registry import FORMATS
+from pocketserve.runtimes.registry import FORMATS, runtime_for
 from pocketserve.state.folder_lock import PARTIAL_SUFFIX
 from pocketserve.state.permissions import StateFolderError, secure
 from pocketserve.trust.code_parts import code_of
@@ -448,6 +450,20 @@ def test_want_of_threads_is_no_fault_of_a_file(folder: Path, tmp_path: Path, con
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("MODEL_NOT_READY 5") and "try again" in done.stdout, (done.stdout, done.stderr)
     assert not list((tmp_path / "state").glob("*"))
+
+
+@pytest.mark.parametrize("name", ["tflite", "onnx", "savedmodel", "tfjs", "keras", "executorch"])
+def test_want_of_open_files_is_no_fault_of_a_file(name: str) -> None:
+    model = scan(MODELS)["digits"]
+    version = model.versions[name]
+    runtime_for(version.format)  # imported while files can be opened
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        result = try_model(model, version, ModelSource(version.path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert result["outcome"] == "starved" and "Too many open files" in result["reason"]
 
 
 def test_a_process_that_cannot_be_had(quarantine: Quarantine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,13 +103,19 @@ def _import_framework(format: ModelFormat, threads: int) -> None:
 
 
 def _failure(error: Exception) -> dict[str, str]:
-    scarce = isinstance(error, OSError) and error.errno in _SCARCE
-    if scarce or any(text in str(error) for text in _NO_THREADS):
+    if _is_scarce(error) or any(text in str(error) for text in _NO_THREADS):
         return {"outcome": "starved", "reason": str(error)[:300], "runtime": ""}
     is_sentence = isinstance(error, RuntimeMissingError | ModelLoadError)
     reason = str(error) if is_sentence else f"{type(error).__name__}: {excerpt(error, 500)}"
     outcome = "missing" if isinstance(error, RuntimeMissingError) else "rejected"
     return {"outcome": outcome, "reason": reason, "runtime": ""}
+
+
+def _is_scarce(error: BaseException | None, levels: int = 3) -> bool:
+    """Return whether the device had nothing to spare; readers of files put its errors into their own words, twice."""
+    if error is None or levels == 0:
+        return False
+    return (isinstance(error, OSError) and error.errno in _SCARCE) or _is_scarce(error.__cause__, levels - 1)
 
 
 def _run(session: Session, setup: Setup) -> tuple[str, str]:
