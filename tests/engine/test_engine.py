@@ -32,6 +32,8 @@ from pocketserve.engine.lifecycle.sequences import SequenceStep
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
+from pocketserve.runtimes.base import ModelSource, RuntimeMissingError
+from pocketserve.runtimes.tflite.session import TfliteRuntime
 from pocketserve_wire import ApiError, ErrorCode
 from queue_entries import FunctionEntry, run
 
@@ -671,6 +673,20 @@ def test_a_model_that_cannot_be_opened_again_serves_on(bench, monkeypatch, caplo
     one.ask("petals")
     one.engine.sweep()
     assert counted(caplog, "could not be opened with 1 threads") == 1
+
+
+def test_a_framework_that_is_gone_fails_one_more_session_and_not_the_model(bench, monkeypatch):
+    one = bench()
+    before = one.ask("petals")
+
+    def gone(runtime: TfliteRuntime, source: ModelSource) -> None:
+        raise RuntimeMissingError("it is gone; run: x")
+
+    monkeypatch.setattr(TfliteRuntime, "open", gone)
+    error = refusal(one.running("petals").model.open_session)
+    assert error.code is ErrorCode.MODEL_FAILED
+    assert error.message == "failed to load 'petals' version 'tflite': it is gone; run: x"
+    assert one.ask("petals") == before
 
 
 def test_a_manifest_that_names_its_threads_keeps_them(bench, models_copy):

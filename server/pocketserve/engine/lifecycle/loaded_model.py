@@ -98,7 +98,10 @@ class LoadedModel:
             if self.snapshot is None:
                 raise ModelLoadError("it was unloaded meanwhile")
             self.snapshot.check()
-            return runtime_for(self.version.format).open(self.source._replace(threads=threads))
+            try:
+                return runtime_for(self.version.format).open(self.source._replace(threads=threads))
+            except RuntimeMissingError as error:  # it was there when the model was loaded
+                raise ModelLoadError(str(error)) from error
 
     def reopen(self, threads: int) -> LoadedModel:
         """Return the same files with sessions for another number of threads, or raise MODEL_FAILED."""
