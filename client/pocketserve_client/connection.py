@@ -173,6 +173,8 @@ class ClientConnection:
 
     def forget(self) -> None:
         """In a forked process, leave the connection to the other one: no lock is taken, and nothing is shut down."""
+        # A thread that is not here may hold the locks.
+        self._reading, self._writing, self._state = threading.Lock(), threading.Lock(), threading.Lock()
         self._closed = ConnectionLostError(f"the connection to {self._name} belongs to the process that was forked")
         for pending in self._pending.values():
             pending.error = self._closed

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -274,6 +276,34 @@ def test_a_closed_client_says_so(server, transport):
     for call in (client.is_ready, lambda: client.async_predict("petals", [1, 2, 3]).result()):
         with pytest.raises(ServerUnreachableError, match="closed"):
             call()
+
+
+FORK_WITH_LOCKS_HELD = """
+import os, signal, sys
+from pocketserve_client.socket import SocketTransport
+from pocketserve_client.transport import OCTETS, Request
+
+transport = SocketTransport(("127.0.0.1", int(sys.argv[1])), sys.argv[2], 30.0)
+connection = transport.connect()
+call = transport.start(Request("POST", "/predictions/petals", [b"[5.1,3.5,1.4]"], 0, OCTETS))
+with connection._state, connection._writing, connection._reading:  # as by threads that the child does not have
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        for end in (call.cancel, connection.retire, connection.close, transport.close):
+            end()
+        os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert call.result().status == 200
+transport.close()
+"""
+
+
+def test_a_forked_process_closes_what_was_in_use(server):
+    """No thread of the other process gives a lock back here."""
+    command = [sys.executable, "-c", FORK_WITH_LOCKS_HELD, str(server.ready["socket"]["port"]), server.token]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_call_that_could_not_be_sent_is_done(new_server):
