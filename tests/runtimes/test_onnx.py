@@ -767,12 +767,16 @@ def folder(tmp_path: Path) -> Path:
         ("./w.bin", {"offset": 0, "length": 64}),
         ("sub/w.bin", {"checksum": "1234"}),
         ("link.bin", {}),
+        ("back\\slash.bin", {}),
+        ("ab://w.bin", {}),
     ],
 )
 def test_weights_inside_the_folder(folder: Path, location: str, entries: dict[str, object]):
     (folder / "sub").mkdir()
     WEIGHTS.tofile(folder / "sub" / "w.bin")
     (folder / "link.bin").symlink_to("sub/w.bin")
+    (folder / "back\\slash.bin").symlink_to("sub/w.bin")
+    (folder / "ab:").symlink_to("sub")
     result = external(folder, location, **entries).run({"x": np.eye(4, dtype=np.float32)})["y"]
     np.testing.assert_array_equal(result.reshape(-1), WEIGHTS)
 

@@ -236,14 +236,14 @@ def test_dialects_of_the_topology(runtime: TfjsRuntime, tmp_path: Path, topology
 def test_several_groups_and_shards_with_and_without_an_ending(runtime: TfjsRuntime, tmp_path: Path) -> None:
     document = layers_model([])
     document["weightsManifest"] = [
-        {"paths": ["group1-shard1of2", "group1-shard2of2"], "weights": WEIGHTS[:1]},
+        {"paths": ["group1-shard1of2", "g:shard2of2"], "weights": WEIGHTS[:1]},
         {"paths": ["group2.bin"], "weights": WEIGHTS[1:]},
     ]
     del document["format"]  # old converters wrote none
     model = write_model(tmp_path / "m", document, group2_bin=BIAS.tobytes())
     # The cut is in the middle of a number.
     (model / "group1-shard1of2").write_bytes(KERNEL.tobytes()[:7])
-    (model / "group1-shard2of2").write_bytes(KERNEL.tobytes()[7:])
+    (model / "g:shard2of2").write_bytes(KERNEL.tobytes()[7:])
     np.testing.assert_allclose(answer_once(runtime, model), X @ KERNEL + BIAS)
 
 
@@ -382,10 +382,25 @@ def test_no_tensors_are_left_behind(runtime: TfjsRuntime, session: TfjsSession, 
 
 
 @pytest.mark.parametrize(
-    "name", ["../x.bin", "a/../../x.bin", "/etc/hostname", "http://host/x.bin", "..\\x", "", 7, "\ud800"]
+    "name",
+    [
+        "../x.bin",
+        "a/../../x.bin",
+        "/etc/hostname",
+        "http://host/x.bin",
+        "..\\x",
+        "w\\x",
+        "",
+        7,
+        "\ud800",
+        os.fsdecode(b"\xff"),
+    ],
 )
 def test_weights_outside_the_folder_are_refused(runtime: TfjsRuntime, tmp_path: Path, name: Any) -> None:
     (tmp_path / "x.bin").write_bytes(RAW)
+    (tmp_path / "m").mkdir()
+    for inside in ("w\\x", os.fsdecode(b"\xff")):
+        (tmp_path / "m" / inside).write_bytes(RAW)
     told = refusal(runtime, write_model(tmp_path / "m", layers_model([name])))
     assert told.startswith(f"m/model.json keeps weights in {name!r}, which is not a file inside its folder")
     assert runtime.pid is None

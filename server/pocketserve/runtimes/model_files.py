@@ -15,11 +15,9 @@ from pocketserve.formats import DamagedFileError
 from .base import ModelLoadError
 from .registry import first_bytes
 
-# Absolute names, names that go up, and what hides or means something else: a NUL, an address in the network or (in ONNX
-# Runtime) in memory, halves of letters but those that stand for the bytes of a file's name.
-_NOT_BELOW = re.compile(
-    r"^$|^[/\\]|^[A-Za-z]:|(?:^|[/\\])\.\.(?:[/\\]|$)|\0|://|_ORT_MEM_ADDR|[\ud800-\udc7f\udd00-\udfff]"
-)
+# Absolute names, names that go up, a NUL, which hides the rest, and halves of letters but those that stand for the
+# bytes of a file's name.
+_NOT_BELOW = r"^$|^[/\\]|(?:^|[/\\])\.\.(?:[/\\]|$)|\0|[\ud800-\udc7f\udd00-\udfff]"
 _PAGE = rb"\s*<(?:!doctype\s+html|html|head|\?xml)[\s>]"
 
 
@@ -72,10 +70,13 @@ def regular_size(path: Path) -> int:
     return status.st_size
 
 
-def weight_file(model: Path, title: str, name: Any) -> tuple[Path, int]:
-    """Return a file that a model names, and its size; it lies in the model's folder, once links are followed."""
+def weight_file(model: Path, title: str, name: Any, refused: str) -> tuple[Path, int]:
+    """Return a file that a model names, and its size; it lies in the model's folder, once links are followed.
+
+    The expression ``refused`` finds names that mean no file of the folder to the format's framework.
+    """
     fault = "is not a file inside its folder; save the model again with its weights beside it"
-    if isinstance(name, str) and not _NOT_BELOW.search(name):
+    if isinstance(name, str) and not re.search(f"{_NOT_BELOW}|{refused}", name):
         target = Path(os.path.realpath(model.parent / name))
         if target.is_relative_to(os.path.realpath(model.parent)):
             try:

@@ -33,6 +33,7 @@ MAX_ELEMENTS = 1 << 48  # of one tensor, far more than a phone's storage holds
 _MAX_RANK = 64
 _MAX_ENTRY_BYTES = 4096  # of a name or value in a tensor's external data; no file system takes longer paths
 _MAX_NAME_BYTES = 200  # of an operator's type or domain; more than any has
+_NO_FILE = r"^[A-Za-z]:|_ORT_MEM_ADDR"  # a drive of Windows, an address in memory
 _FILE_COST = 200  # units of the budget that looking up one more file costs
 
 _CHILDREN: Mapping[str, Mapping[int, str]] = {
@@ -176,7 +177,7 @@ class _WeightFiles:
         location = entries.get("location", "")
         if location not in self.targets:
             reader.pay(_FILE_COST + len(location))
-            target, size = weight_file(self._path, self._path.name, location)
+            target, size = weight_file(self._path, self._path.name, location, _NO_FILE)
             self.targets[location], self.sizes[target] = target, size
         size = self.sizes[self.targets[location]]
         offset, length = (_count(entries.get(key, "0")) for key in ("offset", "length"))

@@ -12,6 +12,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_files import dictionaries, file_errors, weight_file
 
 MAX_MODEL_JSON_BYTES = 64 * 2**20  # the graph without its weights; the largest in the wild have a few megabytes
+_NO_FILE = r"\\|://|[\ud800-\udfff]"  # a separator of Windows, an address in the network, half a letter
 _STORED_BYTES = {"float32": 4, "int32": 4, "bool": 1, "complex64": 8, "uint8": 1, "uint16": 2, "float16": 2}
 
 
@@ -59,7 +60,7 @@ def read_files(path: Path) -> ModelFiles:
 
 def _check_group(model: Path, title: str, group: Mapping[str, Any]) -> tuple[list[Path], int]:
     """Return the files of weights that lie one after the other in them, and the bytes of these as real numbers."""
-    files = [weight_file(model, title, name) for name in group["paths"]]
+    files = [weight_file(model, title, name, _NO_FILE) for name in group["paths"]]
     weights = [(weight.get("quantization") or weight, _count(weight["shape"])) for weight in group["weights"]]
     if all(weight["dtype"] != "string" for weight in group["weights"]):  # of texts only the content tells the size
         size = sum(size for _, size in files)
