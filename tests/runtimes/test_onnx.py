@@ -245,6 +245,20 @@ def test_an_undeclared_output_shape_is_learned(opened: Opener):
     assert session.run({"x": np.ones((1, 5), np.float32)})["y"].shape == (2, 5)
 
 
+@pytest.mark.parametrize(("rows", "shape"), [(1, (-1, 10)), (3, (-1, -1))])
+def test_of_an_output_shape_that_few_sizes_tell_what_is_sure_is_learned(opened: Opener, rows: int, shape: tuple):
+    nodes = [
+        node("Reshape", ["x", "rows"], ["only"]),  # takes so many rows, and no others
+        node("Loop", ["one", "", "size"], ["late"], body=_same()),
+        node("Expand", ["only", "late"], ["y"]),
+    ]
+    numbers = {"rows": [rows, 1], "size": [rows, 10], "one": 1}
+    initializers = [onnx.numpy_helper.from_array(np.array(number), name) for name, number in numbers.items()]
+    session = opened(built(nodes, [value("x", T.FLOAT, ["n", 1])], [value("y", T.FLOAT, None)], initializers))
+    assert session.outputs[0].shape == shape
+    assert session.run({"x": np.ones((rows, 1), np.float32)})["y"].shape == (rows, 10)
+
+
 def _same() -> Any:
     """A loop's body that hands its value through."""
     nodes = [node("Identity", ["c"], ["c2"]), node("Identity", ["v"], ["v2"])]
