@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 import warnings
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch")
 pytest.importorskip("torchao")
 
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, ResettableSession  # noqa: E402
+from pocketserve.runtimes.base import (  # noqa: E402
+    ModelLoadError,
+    ModelSource,
+    ResettableSession,
+    RuntimeMissingError,
+)
+from pocketserve.runtimes.executorch import INSTALL  # noqa: E402
 from pocketserve.runtimes.executorch.session import RUNTIME, ExecutorchSession  # noqa: E402
 from pocketserve.tensors import TensorSpec  # noqa: E402
 
@@ -138,6 +146,15 @@ def test_closed(models: Path):
     session.close()
     with pytest.raises(RuntimeError, match="closed"):
         session.run({"input_0": floats(2, 3)})
+
+
+def test_what_an_uninstall_left_is_no_framework(models: Path, monkeypatch: pytest.MonkeyPatch):
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(RuntimeMissingError, match=re.escape(f"run: {INSTALL}")):
+        opened(models / "static.pte")
 
 
 # --- Files that are refused

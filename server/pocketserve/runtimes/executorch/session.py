@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from pocketserve.formats import DamagedFileError, mapped
 from pocketserve.formats.flatbuffers import BUDGET, FlatBuffer, FlatTable
-from pocketserve.runtimes.base import ModelLoadError, ModelSource, Signature
+from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissingError, Signature
 from pocketserve.runtimes.executorch import INSTALL
 from pocketserve.runtimes.framework_import import require_framework
 from pocketserve.runtimes.model_files import file_errors, file_size, load_errors
@@ -71,7 +71,10 @@ class ExecutorchRuntime:
         description = _read_method(source.path)
         torch = import_torch()
         runtime = require_framework("executorch.runtime", "ExecuTorch", INSTALL, needs="Runtime")
-        title = f"executorch {metadata.version('executorch')}"
+        try:
+            title = f"executorch {metadata.version('executorch')}"
+        except metadata.PackageNotFoundError as error:  # a folder that an uninstall left
+            raise RuntimeMissingError(f"ExecuTorch is not installed as a whole; run: {INSTALL}") from error
         with load_errors(lambda error: explain_load_error(source.path.name, title, error)):
             program = runtime.Runtime.get().load_program(source.path)
             return ExecutorchSession(torch, program, description, title, size)
