@@ -60,16 +60,17 @@ def _requests(url: str, token: str) -> list[Callable[[], Any]]:
     from PIL import Image
 
     from pocketserve_client import Client
-    from pocketserve_client.client import _json_request
+    from pocketserve_client.transport import Request
 
     picture = io.BytesIO()
     Image.fromarray(np.full((28, 28), 200, np.uint8)).save(picture, "PNG")
     body, array = picture.getvalue(), np.zeros((1, 8, 8, 1), np.float32)
     tensor = {"name": "image", "shape": array.shape, "datatype": "FP32", "data": array.ravel().tolist()}
-    document = _json_request("POST", "/v2/models/digits/infer", json.dumps({"inputs": [tensor]}).encode())
+    document = json.dumps({"inputs": [tensor]}).encode()
+    as_json = Request("POST", "/v2/models/digits/infer", [document], len(document))
     client = Client(url, token=token)
     return [
-        lambda: client._sender.send(document),
+        lambda: client._sender.send(as_json),
         lambda: client.infer("digits", {"image": array}),
         lambda: client.predict("digits", body),
     ]
