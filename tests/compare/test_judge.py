@@ -11,6 +11,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from pocketserve.cli import CommandError
 from pocketserve.compare.judge import judge
 from pocketserve.compare.scores import measure_for
 
@@ -76,10 +77,29 @@ def test_a_label_may_be_a_number() -> None:
     assert verdicts["a"]["accuracy"]["value"] == 1.0
 
 
+def test_labels_that_are_numbers_are_no_indices() -> None:
+    """With labels from 1 to 4 a version that answers one class too high has nothing right."""
+
+    def numbered(best: int) -> dict[str, Any]:
+        order = [best, *(i for i in range(4) if i != best)]
+        return {"predictions": [{"label": str(i + 1), "index": i, "score": 1 - n / 10} for n, i in enumerate(order)]}
+
+    answers = {"a": [numbered(i) for i in (0, 1, 2)], "high": [numbered(i) for i in (1, 2, 3)]}
+    verdicts = judge("image-classification", answers, "a", ["1", "2", "3"])
+    assert [v["accuracy"]["value"] for v in verdicts.values()] == [1.0, 0.0]
+    assert [v["agreement"]["share"]["value"] for v in verdicts.values()] == [1.0, 0.0]
+
+
+def test_labels_that_nobody_knows_are_no_truth() -> None:
+    """All versions would score 0, and none be worse."""
+    with pytest.raises(CommandError, match="no version knows any of the labels of the data, such as 'zero'"):
+        judge("image-classification", {"a": [classes(0)], "b": [classes(1)]}, "a", ["zero"])
+
+
 def test_top_5_and_f1() -> None:
     """The fifth of six is within five; F1 is the mean over the true classes."""
     answers = [classes(0, 1, 2, 3, 4, 5), classes(1, 2, 3, 4, 0, 5), classes(1, 0, 2, 3, 4, 5)]
-    figures = measure_for("image-classification").overall(answers, ["c0", "c0", "c1"])
+    figures = measure_for("image-classification").overall(answers, [frozenset([0]), frozenset([0]), frozenset([1])])
     assert figures == {"top-5": 1.0, "F1": pytest.approx((2 / 3 + 2 / 3) / 2)}
 
 

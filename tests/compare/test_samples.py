@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import pytest
 
 from conftest import MODELS
@@ -12,6 +13,8 @@ from pocketserve.cli import CommandError
 from pocketserve.compare.samples import Facts, read_samples
 
 DIGITS = Facts("image-classification", [str(digit) for digit in range(10)])
+PETS = Facts("object-detection", ["cat", "dog"])
+MASKS = Facts("image-segmentation")
 FLOWERS = Facts("tabular-regression", (), ("sepal length", "sepal width", "petal length"), "petal width")
 
 
@@ -61,13 +64,14 @@ def test_boxes_of_a_picture(tmp_path: Path) -> None:
     write(tmp_path, {"a.png": "", "b.png": "", "labels.csv": lines})
     box = {"label": "cat", "x": 1.0, "y": 2.0, "width": 3.0, "height": 4.0}
     dog = {"label": "dog", "x": 5.0, "y": 6.0, "width": 7.0, "height": 8.0}
-    assert truths(tmp_path) == [("a.png", [box, dog]), ("b.png", [])]
+    assert truths(tmp_path, PETS) == [("a.png", [box, dog]), ("b.png", [])]
 
 
 def test_masks(tmp_path: Path) -> None:
     """A mask's path is made absolute to the list."""
     write(tmp_path, {"a.jpg": "", "m/a.png": "", "labels.csv": "file,mask\na.jpg,m/a.png\n"})
-    assert truths(tmp_path) == [("a.jpg", str(tmp_path / "m/a.png"))]
+    PIL.Image.new("L", (2, 2)).save(tmp_path / "m/a.png")
+    assert truths(tmp_path, MASKS) == [("a.jpg", str(tmp_path / "m/a.png"))]
 
 
 def test_rows_of_features(tmp_path: Path) -> None:
@@ -113,3 +117,37 @@ def test_data_that_cannot_be_used(files: dict[str, str], name: str, reason: str,
     """One sentence says what is wrong with it."""
     with pytest.raises(CommandError, match=reason):
         read_samples(write(tmp_path, files) / name, FLOWERS, 10)
+
+
+BOXES = "file,label,x,y,width,height\n"
+
+
+@pytest.mark.parametrize(
+    ("facts", "files", "reason"),
+    [
+        (DIGITS, {"zero/a.png": "", "one/a.png": ""}, "one/a.png: the label 'one' is none of the model's: 0, 1, 2"),
+        (DIGITS, {"a.png": "", "labels.csv": "file,label\na.png,10\n"}, "a.png: the label '10' is none"),
+        (PETS, {"a.png": "", "labels.csv": "file,label\na.png,cat\n"}, "a.png: it needs the columns x, y, width"),
+        (PETS, {"a.png": "", "labels.csv": BOXES + "a.png,cow,1,2,3,4\n"}, "the label 'cow' is none .*: cat, dog"),
+        (PETS, {"a.png": "", "labels.csv": BOXES + "a.png,cat,nan,2,3,4\n"}, "the box of 'cat' needs finite numbers"),
+        (MASKS, {"a.png": "", "labels.csv": "file,mask\na.png,gone.png\n"}, "gone.png' cannot be opened"),
+    ],
+    ids=["folders", "index", "no boxes", "box's label", "box", "mask"],
+)
+def test_truths_that_are_none_of_the_task(facts: Facts, files: dict[str, str], reason: str, tmp_path: Path) -> None:
+    """The first one is named before anything is measured."""
+    with pytest.raises(CommandError, match=reason):
+        read_samples(write(tmp_path, files), facts, 10)
+
+
+def test_a_true_value_that_is_no_number(tmp_path: Path) -> None:
+    """Its line is named; an empty cell says that nobody knows."""
+    table = write(tmp_path, {"t.csv": "a,b,c,d\n1,2,3,\n1,2,3,x\n"}) / "t.csv"
+    with pytest.raises(CommandError, match="line 3: the true value 'x' is no finite number"):
+        read_samples(table, FLOWERS, 10)
+    assert truths(table, FLOWERS, 1) == [("line 2", None)]
+
+
+def test_folders_are_classes_of_a_classifier_only(tmp_path: Path) -> None:
+    """Of another task they are just folders."""
+    assert truths(write(tmp_path, {"first/a.jpg": ""}), MASKS) == [("first/a.jpg", None)]

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from pocketserve.compare.scores import SAME_VALUE, Answer, Measure, largest_difference, measure_for, numbers_in
+from pocketserve.cli import CommandError
+from pocketserve.compare.scores import (
+    SAME_VALUE,
+    Answer,
+    Measure,
+    classes_of,
+    largest_difference,
+    measure_for,
+    numbers_in,
+)
 from pocketserve.compare.statistics import bootstrap, mcnemar_exact, paired_bootstrap, wilson
 
 ALPHA = 0.05
@@ -23,14 +32,33 @@ def judge(
     Args:
         answers: of each version to the same samples; ``{"error"}`` where there is none.
         truths: of the samples; None where nobody knows one. Accuracy counts samples that have one.
+
+    Raises:
+        CommandError: a classifier's truths are none of its classes.
     """
     measure = measure_for(task)
     answered = [index for index, answer in enumerate(answers[reference]) if "error" not in answer]
     labelled = [index for index in answered if truths[index] is not None]
+    if measure.binary and labelled:
+        truths = _resolve(truths, labelled, answers)
     return {
         version: _judge_version(measure, each, answers[reference], truths, answered, labelled)
         for version, each in answers.items()
     }
+
+
+def _resolve(truths: Sequence[Any], labelled: Sequence[int], answers: Mapping[str, Sequence[Answer]]) -> list[Any]:
+    """Return the truths of a classifier's samples as its classes.
+
+    Raises:
+        CommandError: not one of them is a class that a version answers with.
+    """
+    every = (answer for each in answers.values() for answer in each)
+    classes = classes_of([truths[index] for index in labelled], every)
+    if not any(classes):
+        raise CommandError(f"no version knows any of the labels of the data, such as {truths[labelled[0]]!r}")
+    by_place = dict(zip(labelled, classes, strict=True))
+    return [by_place.get(place) for place in range(len(truths))]
 
 
 def _judge_version(

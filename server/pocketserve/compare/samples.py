@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from pocketserve.cli import CommandError
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+from pocketserve.messages import excerpt
 from pocketserve.repository.scan import ModelEntry
 
 LABELS_FILE = "labels.csv"
@@ -67,7 +69,7 @@ def read_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
     """Return the samples of a folder or CSV file, ``limit`` at most, spread evenly over all of them.
 
     Raises:
-        CommandError: there are none, or the CSV file cannot be understood.
+        CommandError: there are none, the CSV file cannot be understood, or a truth is none of the model's task.
     """
     try:
         if data.is_dir():
@@ -82,7 +84,74 @@ def read_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
     if not samples:
         raise CommandError(f"{str(data)!r} holds no samples; see docs/compare.md for what it may hold")
     step = max(1.0, len(samples) / limit)
-    return [samples[int(index * step)] for index in range(min(limit, len(samples)))]
+    return [_checked(samples[int(index * step)], facts) for index in range(min(limit, len(samples)))]
+
+
+def _checked(sample: DataSample, facts: Facts) -> DataSample:
+    """Return a sample whose truth its task can be judged by; of a task that has no score, without one."""
+    if sample.truth is None:
+        return sample
+    if facts.task.endswith("-classification"):
+        problem = _class_problem(sample.truth, facts.labels)
+    elif facts.task == "object-detection":
+        problem = _box_problem(sample.truth, facts.labels)
+    elif facts.task == "tabular-regression":
+        problem = "" if _is_finite(sample.truth) else f"the true value {sample.truth!r} is no finite number"
+    elif facts.task == "image-segmentation":
+        problem = _mask_problem(sample.truth)
+    elif facts.task == "question-answering":
+        problem = "" if isinstance(sample.truth, str) else "it needs a column 'answer'"
+    else:
+        return sample._replace(truth=None)
+    if problem:
+        raise CommandError(f"{sample.name}: {problem}")
+    return sample
+
+
+def _class_problem(truth: Any, labels: Sequence[str]) -> str:
+    """Return why a truth is no class: neither a label nor, as far as there are labels, the number of one."""
+    if not isinstance(truth, str):
+        return "boxes are no class; name one in a column 'label'"
+    text = truth.strip().casefold()
+    known = {label.strip().casefold() for label in labels}
+    if text in known or not known or (text.isdecimal() and int(text) < len(labels)):
+        return ""
+    return f"the label {truth!r} is none of the model's: {_listed(labels)}"
+
+
+def _box_problem(truth: Any, labels: Sequence[str]) -> str:
+    if not isinstance(truth, list):
+        return f"it needs the columns {', '.join(BOX)}"
+    for box in truth:
+        if labels and box["label"] not in labels:
+            return f"the label {box['label']!r} is none of the model's: {_listed(labels)}"
+        if not all(_is_finite(box[key]) for key in BOX) or box["width"] < 0 or box["height"] < 0:
+            return f"the box of {box['label']!r} needs finite numbers, and none below 0 for its size"
+    return ""
+
+
+def _mask_problem(truth: Any) -> str:
+    import PIL.Image
+
+    if not isinstance(truth, str):
+        return "boxes are no mask; name its file in a column 'mask'"
+    try:
+        with PIL.Image.open(truth) as picture:
+            picture.load()
+    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError):
+        return f"the mask {truth!r} cannot be opened as a picture"
+    return ""
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return excerpt(", ".join(labels), 200)
 
 
 def _of_folder(folder: Path, facts: Facts) -> Iterator[DataSample]:
@@ -90,8 +159,10 @@ def _of_folder(folder: Path, facts: Facts) -> Iterator[DataSample]:
     if len(files) > MAX_FILES:
         raise CommandError(f"{str(folder)!r} holds {len(files):,} files; {MAX_FILES:,} are possible")
     names = [path.relative_to(folder) for path in files]
-    if names and all(len(name.parts) == 2 for name in names):  # one folder a label
-        truths: list[str | None] = [name.parts[0] for name in names]
+    if not facts.task.endswith("-classification"):  # a name tells no more than a class
+        truths: list[str | None] = [None] * len(names)
+    elif names and all(len(name.parts) == 2 for name in names):  # one folder a label
+        truths = [name.parts[0] for name in names]
     else:
         truths = [_label_in(name.stem, facts.labels) for name in names]
         if None in truths:
@@ -163,7 +234,7 @@ def _of_features(path: Path, rows: Sequence[Mapping[str, str]], head: list[str],
         )
     for number, row in enumerate(rows, 2):
         body = json.dumps([_number(path, row[name]) for name in inputs])
-        yield DataSample(f"line {number}", body.encode(), row[target] if target else None)
+        yield DataSample(f"line {number}", body.encode(), (row[target] or None) if target else None)
 
 
 def _truth(row: Mapping[str, str], folder: Path) -> Any:

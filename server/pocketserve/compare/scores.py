@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,36 +68,55 @@ def _first(answer: Answer) -> Mapping[str, Any]:
     return first
 
 
-def _is_label(entry: Mapping[str, Any], truth: Any) -> bool:
-    """Return whether an entry's class is the true one, which a person may name by its number, too."""
-    text = str(truth).strip().casefold()
-    return text in (str(entry.get("label", "")).casefold(), str(entry.get("index", "")))
+Classes = frozenset[Any]
+"""The true class by its index; several ones where a model has classes of the same label."""
 
 
-def _class_figures(answers: Sequence[Answer], truths: Sequence[Any]) -> dict[str, float]:
+def classes_of(truths: Sequence[Any], answers: Iterable[Answer]) -> list[Classes]:
+    """Return the class that each truth means: the one of that label, and only where there is none, that of its number.
+
+    Args:
+        truths: as people write them.
+        answers: that hold the model's classes, by all versions.
+    """
+    labels: dict[str, set[Any]] = {}
+    indices: dict[str, set[Any]] = {}
+    for answer in answers:
+        for entry in answer.get("predictions") or []:
+            index = _class_of(entry)
+            labels.setdefault(str(entry.get("label", "")).strip().casefold(), set()).add(index)
+            indices.setdefault(str(index), set()).add(index)
+    texts = [str(truth).strip().casefold() for truth in truths]
+    return [frozenset(labels.get(text) or indices.get(text) or ()) for text in texts]
+
+
+def _class_of(entry: Mapping[str, Any]) -> Any:
+    """Return an entry's index; of a task of somebody's own that has none, its label."""
+    return entry.get("index", entry.get("label"))
+
+
+def _class_figures(answers: Sequence[Answer], truths: Sequence[Classes]) -> dict[str, float]:
     entries = [answer.get("predictions") or [] for answer in answers]
     classes = max((len(each) for each in entries), default=0)
     figures = {}
     if classes > 5:
-        within = [any(_is_label(e, truth) for e in each[:5]) for each, truth in zip(entries, truths, strict=True)]
+        within = [any(_class_of(e) in truth for e in each[:5]) for each, truth in zip(entries, truths, strict=True)]
         figures["top-5"] = float(np.mean(within))
-    hits: Counter[str] = Counter()
-    claims: Counter[str] = Counter()
-    actual: Counter[str] = Counter()
+    hits: Counter[Classes] = Counter()
+    claims: Counter[Classes] = Counter()
+    actual = Counter(truths)
     for answer, truth in zip(answers, truths, strict=True):
-        first = _first(answer)
-        right = _is_label(first, truth)
-        actual[str(truth)] += 1
-        claims[str(truth) if right else str(first.get("label"))] += 1
-        hits[str(truth)] += right
-    figures["F1"] = float(np.mean([2 * hits[label] / (actual[label] + claims[label]) for label in actual]))
+        claimed = _class_of(_first(answer))
+        hits[truth] += claimed in truth
+        claims[truth if claimed in truth else frozenset([claimed])] += 1
+    figures["F1"] = float(np.mean([2 * hits[each] / (actual[each] + claims[each]) for each in actual]))
     return figures
 
 
 CLASSES = Measure(
     "top-1",
-    lambda answer, truth: float(_is_label(_first(answer), truth)),
-    lambda answer: _first(answer).get("index", _first(answer).get("label")),
+    lambda answer, truth: float(_class_of(_first(answer)) in truth),
+    lambda answer: frozenset([_class_of(_first(answer))]),
     same_from=1.0,
     binary=True,
     overall=_class_figures,
