@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from pocketserve.convert.samples import hash_samples, sample_files
 from pocketserve.convert.verify import BOUNDS, check_agreement, compare_outputs
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.scan import scan
+from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import format_named
 
 TOOLS = (
@@ -217,6 +219,97 @@ def test_a_broken_manifest_stays_as_it_is(models: Path, tmp_path: Path) -> None:
         publish(entry, "tflite", tmp_path / "result", NewVersion("new", "new.tflite"), {})
     assert not (models / "digits" / "new.tflite").exists()
     assert not list((models / "digits").glob(".pocketserve*"))
+
+
+LAYOUTS = {
+    "dotted": 'versions.tflite.file = "digits.tflite"  # small\nversions.onnx.file = "digits.onnx"\n',
+    "inline": 'versions = { tflite = {file = "digits.tflite"}, onnx = {file = "digits.onnx"} }  # small\n',
+    "inline each": '[versions]\ntflite = {file = "digits.tflite"}  # small\nonnx = {file = "digits.onnx"}\n',
+    "dotted each": '[versions]\ntflite.file = "digits.tflite"  # small\nonnx.file = "digits.onnx"\n',
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_manifests_of_other_layouts(layout: str, models: Path, tmp_path: Path) -> None:
+    """Versions without a header of their own stay, as do their comments, and the new one is added."""
+    path = models / "digits" / "model.toml"
+    path.write_text(LAYOUTS[layout] + "[image]\nmean = [0.0]\n")
+    (tmp_path / "result").write_bytes(b"content")
+    entry = scan(models)["digits"]
+    provenance = {"tools": ["t 1"], "options": {"weights": 3}}
+    publish(entry, "tflite", tmp_path / "result", NewVersion("new", "new.tflite"), provenance)
+    versions = read_manifest(path).versions
+    assert {name: version.file for name, version in versions.items()} == {
+        "tflite": "digits.tflite", "onnx": "digits.onnx", "new": "new.tflite"
+    }  # fmt: skip
+    assert versions["new"].provenance == provenance and "# small" in path.read_text()
+
+
+def test_what_the_owner_wrote_into_a_version_stays(models: Path, tmp_path: Path) -> None:
+    """Converting again changes the provenance alone; a hash of the file before would refuse the new one."""
+    path = models / "digits" / "model.toml"
+    (tmp_path / "result").write_bytes(b"content")
+    publish(scan(models)["digits"], "tflite", tmp_path / "result", NewVersion("new", "new.tflite"), {"a": 1, "b": 2})
+    own = f'# mine\ndelegate = "xnnpack"\nsha256 = "{"0" * 64}"\n'
+    path.write_text(path.read_text().replace('file = "new.tflite"\n', f'file = "new.tflite"\n{own}'))
+    new = NewVersion("new", "new.tflite", replaces=True)
+    publish(scan(models)["digits"], "tflite", tmp_path / "result", new, {"a": 3, "c": 4})
+    version = read_manifest(path).versions["new"]
+    assert version.provenance == {"a": 3, "c": 4} and version.sha256 is None
+    assert '# mine\ndelegate = "xnnpack"\n' in path.read_text()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ModelLoadError("damaged"), OSError(28, "full")], ids=repr)
+def test_a_bare_file_is_not_hidden_by_half_a_folder(
+    error: BaseException, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends a publication, the new folder goes."""
+    shutil.copyfile(MODELS / "digits" / "digits.onnx", models / "bare.onnx")
+    (tmp_path / "result").write_bytes(b"content")
+
+    def fail(*paths: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pocketserve.convert.publish._place", fail)
+    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ConversionError):
+        publish(scan(models)["bare"], "onnx", tmp_path / "result", NewVersion("new", "new.onnx"), {})
+    assert sorted(os.listdir(models)) == ["bare.onnx", "digits"]
+
+
+@pytest.mark.parametrize("model", ["digits", "bare"])
+def test_two_conversions_of_one_model(model: str, models: Path, tmp_path: Path) -> None:
+    """They publish one after the other, and each result becomes a version."""
+    shutil.copyfile(MODELS / "digits" / "digits.onnx", models / "bare.onnx")
+    (tmp_path / "result").write_bytes(bytes(1 << 20))
+    code = """
+import sys
+from pathlib import Path
+from pocketserve.convert.publish import NewVersion, publish
+from pocketserve.repository.scan import scan
+models, model, name, result = sys.argv[1:]
+entry = scan(Path(models))[model]
+print(flush=True)
+sys.stdin.readline()
+for _ in range(8):
+    publish(entry, "onnx", Path(result), NewVersion(name, name + ".onnx"), {"tools": ["t 1"]})
+"""
+    names = ("a", "b", "c")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, models, model, name, tmp_path / "result"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for name in names
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda process: process.communicate(b"\n", timeout=120), processes))
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert set(names) <= set(read_manifest(models / model / "model.toml").versions)
+    assert not list((models / model).glob(".*"))
 
 
 def test_a_result_that_is_a_folder(models: Path, tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tomlkit import TOMLDocument
 
 from conftest import MODELS
 from pocketserve.repository.manifest import read_manifest
-from pocketserve.repository.manifest_edit import edit_manifest
+from pocketserve.repository.manifest_edit import Document, edit_manifest
 from pocketserve.repository.toml_table import ManifestError
 
 TEXT = """# of the family album
@@ -26,7 +25,7 @@ file = "b.tflite"
 """
 
 
-def default_to(version: str) -> Callable[[TOMLDocument], object]:
+def default_to(version: str) -> Callable[[Document], object]:
     """Return a change that makes a version the default one."""
     return lambda document: document.__setitem__("default_version", version)
 
@@ -81,6 +80,15 @@ def test_what_would_break_it_is_refused(text: str, version: str, reason: str, tm
     with pytest.raises(ManifestError, match=reason):
         edit_manifest(tmp_path, default_to(version))
     assert path.read_text() == text and os.listdir(tmp_path) == ["model.toml"]
+
+
+def test_a_layout_that_the_editor_mixes_up_is_refused(tmp_path: Path) -> None:
+    """A table between dotted keys would take the keys after it."""
+    text = 'versions.a.file = "a.tflite"\nversions.b.file = "b.tflite"\n'
+    (tmp_path / "model.toml").write_text(text)
+    with pytest.raises(ManifestError, match=r"laid out in a way that no command can change; write \[table\] headers"):
+        edit_manifest(tmp_path, lambda document: document["versions"].__setitem__("c", {"file": "c.tflite"}))
+    assert (tmp_path / "model.toml").read_text() == text
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

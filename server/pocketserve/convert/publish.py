@@ -5,22 +5,25 @@ from __future__ import annotations
 import copy
 import os
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pocketserve.convert.converter import KINDS, ConversionError
 from pocketserve.repository.files import version_files
-from pocketserve.repository.manifest_edit import edit_manifest
+from pocketserve.repository.manifest_edit import Document, edit_manifest, use_table_headers
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.repository.toml_table import ManifestError
-from pocketserve.state.folder_lock import remove_tree
-
-if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.state.folder_lock import acquire_lock, remove_tree
 
 PARTIAL_PREFIX = ".pocketserve-convert-"
 """What the names of half-copied results begin with; names with a dot in front are no models."""
+
+LOCK_WAIT_S = 120.0
+"""How long a conversion waits for another one that copies a result into the same folder."""
 
 
 class NewVersion(NamedTuple):
@@ -93,35 +96,72 @@ def publish(
         ConversionError: the folder or the manifest cannot be written; all is as it was.
     """
     home = model_folder(entry)
-    made_folder = not home.exists()
+    try:
+        with _alone(home):
+            return _publish(entry, source, result, new, provenance, home, listed=listed)
+    except OSError as error:
+        reason = f"{home} cannot be written: {error.strerror}; make room, or convert a copy of the model"
+        raise ConversionError(reason) from None
+    except (ManifestError, ModelLoadError) as error:
+        raise ConversionError(str(error)) from None
+
+
+def _publish(
+    entry: ModelEntry,
+    source: str,
+    result: Path,
+    new: NewVersion,
+    provenance: Mapping[str, Any],
+    home: Path,
+    *,
+    listed: bool,
+) -> Path:
+    is_new = not any(home.iterdir())
+    placed: _Undo | None = None
     try:
         if home != entry.folder:
             _adopt(entry, home)
-        target = home / new.file
-        undo = _place(result, target)
-    except OSError as error:
-        if made_folder:
-            remove_tree(home)
-        reason = f"{home} cannot be written: {error.strerror}; make room, or convert a copy of the model"
-        raise ConversionError(reason) from None
-    try:
+        placed = _place(result, home / new.file)
         if listed:
             edit_manifest(home, lambda document: _add_version(document, entry, source, new, provenance))
-    except BaseException as error:
-        undo()
-        if made_folder:
+    except BaseException:  # also Ctrl-C: half a folder would hide the bare file
+        if placed is not None:
+            placed()
+        if is_new:
             remove_tree(home)
-        if isinstance(error, ManifestError):
-            raise ConversionError(str(error)) from None
         raise
-    if undo.before is not None:
-        _remove(undo.before)
-    return target
+    if placed.before is not None:
+        _remove(placed.before)
+    return placed.target
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Hold the lock of a model's folder while the block runs: one conversion at a time publishes there.
+
+    The folder is made where it is missing. A file system without locks has none.
+
+    Raises:
+        ConversionError: another conversion has held it for too long.
+        OSError: there can be no such folder.
+    """
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        home.mkdir(exist_ok=True)
+        descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not acquire_lock(descriptor, deadline) and time.monotonic() >= deadline:
+                raise ConversionError(f"another conversion has been writing to {home} for {LOCK_WAIT_S:g} s; try again")
+            if home.exists() and os.path.samestat(os.fstat(descriptor), home.stat()):
+                yield
+                return
+            # The one that held the lock has failed and removed the folder.
+        finally:
+            os.close(descriptor)
 
 
 def _adopt(entry: ModelEntry, home: Path) -> None:
-    """Make a folder for a model of bare files, with links to them, or copies where there are no links."""
-    home.mkdir(exist_ok=True)
+    """Put links to a model's bare files into its folder, or copies where there are no links."""
     for version in entry.versions.values():
         for file in version_files(version):
             target = home / file.relative_to(entry.folder)
@@ -149,8 +189,8 @@ def _place(result: Path, target: Path) -> _Undo:
     """Copy a file or folder under a temporary name, and give it its own in one step; return what takes that back."""
     for stale in target.parent.glob(f"{PARTIAL_PREFIX}*"):  # of an interrupted run
         _remove(stale)
-    partial = target.with_name(f"{PARTIAL_PREFIX}{target.name}")
-    before = target.with_name(f"{PARTIAL_PREFIX}before-{target.name}") if target.exists() else None
+    partial = target.with_name(f"{PARTIAL_PREFIX}{os.urandom(8).hex()}")
+    before = target.with_name(f"{PARTIAL_PREFIX}{os.urandom(8).hex()}") if target.exists() else None
     try:
         if result.is_dir():
             shutil.copytree(result, partial)
@@ -177,31 +217,43 @@ def _remove(path: Path) -> None:
 
 
 def _add_version(
-    document: TOMLDocument, entry: ModelEntry, source: str, new: NewVersion, provenance: Mapping[str, Any]
+    document: Document, entry: ModelEntry, source: str, new: NewVersion, provenance: Mapping[str, Any]
 ) -> None:
-    """Change a manifest: all versions that there are by name, the default one, and the new one with its provenance."""
-    import tomlkit
+    """Change a manifest: all versions that there are by name, the default one, and the new one with its provenance.
 
+    Of a version that is replaced, everything else that its owner wrote into its table stays.
+    """
     if "default_version" not in document and entry.default_version:
         document["default_version"] = entry.default_version
     if "labels" not in document and entry.manifest.labels is not None:  # of a config.pbtxt, which counts no longer
         document["labels"] = entry.manifest.labels
+    use_table_headers(document, "versions")
     if "versions" not in document:
-        document["versions"] = tomlkit.table(is_super_table=True)
-        for name, version in entry.versions.items():
-            table = tomlkit.table()
-            table["file"] = version.path.relative_to(entry.folder).as_posix()
-            document["versions"][name] = table
-    table = tomlkit.table()
-    table["file"] = new.file
-    inner = tomlkit.table()
-    for key, value in provenance.items():
-        inner[key] = value
-    table["provenance"] = inner
-    versions: Any = document["versions"]
+        document["versions"] = {
+            name: {"file": version.path.relative_to(entry.folder).as_posix()}
+            for name, version in entry.versions.items()
+        }
+    versions = document["versions"]
     if new.name in versions:
-        del versions[new.name]
-    versions[new.name] = table
-    audio: Any = document.get("audio", {})
+        table = versions[new.name]
+        table["file"] = new.file
+        table.pop("sha256", None)  # of the file before
+        _update(table, "provenance", provenance)
+    else:
+        versions[new.name] = {"file": new.file, "provenance": copy.deepcopy(dict(provenance))}
+    audio = document.get("audio", {})
     if source in audio.get("versions", {}) and new.name not in audio["versions"]:
         audio["versions"][new.name] = copy.deepcopy(audio["versions"][source])
+
+
+def _update(table: Document, name: str, values: Mapping[str, Any]) -> None:
+    """Give an inner table other values; comments in it stay."""
+    if name not in table:
+        table[name] = copy.deepcopy(dict(values))
+        return
+    inner = table[name]
+    for key in [key for key in inner if key not in values]:
+        del inner[key]
+    for key, value in values.items():
+        if inner.get(key) != value:
+            inner[key] = copy.deepcopy(value)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pocketserve.convert.converter import ConversionError
 from pocketserve.repository.manifest import FILE_NAME
-from pocketserve.repository.manifest_edit import edit_manifest
+from pocketserve.repository.manifest_edit import Document, edit_manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.repository.sidecar_files import sidecar_files
 from pocketserve.repository.toml_table import ManifestError
@@ -71,10 +71,7 @@ def _copy_sides(entry: ModelEntry, source: VersionEntry, home: Path) -> None:
 
 
 def _write_manifest(entry: ModelEntry, home: Path, version: str, file: str) -> None:
-    def change(document: object) -> None:
-        import tomlkit
-
-        assert isinstance(document, tomlkit.TOMLDocument)
+    def change(document: Document) -> None:
         document["versions"] = {version: {"file": file}}
         document["default_version"] = version
         if entry.manifest.labels is not None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pocketserve.repository.manifest import FILE_NAME, parse_manifest, read_manifest
 from pocketserve.repository.toml_table import ManifestError
 
-if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
+Document = MutableMapping[str, Any]
 
 
-def edit_manifest(folder: Path, change: Callable[[TOMLDocument], object]) -> None:
+def edit_manifest(folder: Path, change: Callable[[Document], object]) -> None:
     """Change the manifest in a model's folder; one is made where there is none.
 
-    The new text is checked as a server checks it and takes the file's place in one step, so that nobody reads half.
+    The new text is checked as a server checks it and takes the file's place in one step, so that nobody reads half. It
+    has to hold what the same change makes of plain tables: a text can be laid out so that tomlkit mixes up its tables.
 
     Args:
-        change: changes the document in place, such as ``document["default_version"] = "onnx"``.
+        change: changes a document in place, such as ``document["default_version"] = "onnx"``. It is called twice.
 
     Raises:
         ManifestError: the manifest is broken already, the change would break it, or it cannot be written.
@@ -36,13 +36,62 @@ def edit_manifest(folder: Path, change: Callable[[TOMLDocument], object]) -> Non
         read_manifest(path)
     try:
         before = path.read_bytes().decode() if path.exists() else ""  # not read_text, which drops CRs
+        intended = tomllib.loads(before)
+        change(intended)
+        parse_manifest(intended)
         document = tomlkit.parse(before)
-        change(document)
-        after = tomlkit.dumps(document)
-        parse_manifest(tomllib.loads(after))
+        after = _changed(document, change)
+        if after is None or tomllib.loads(after) != intended:
+            raise ManifestError(f"{path} is laid out in a way that no command can change; write [table] headers in it")
         _replace(path, after.encode())
     except OSError as error:
         raise ManifestError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _changed(document: Document, change: Callable[[Document], object]) -> str | None:
+    """Return the text of a changed document; None where tomlkit cannot make it."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        change(document)
+        after = tomlkit.dumps(document)
+        tomllib.loads(after)
+    except (TOMLKitError, ValueError):
+        return None
+    return after
+
+
+def use_table_headers(document: Document, name: str) -> None:
+    """Lay a table of tables out with a ``[name.key]`` header for each, where dotted keys or inline tables stand for it.
+
+    New tables can be added then. Comments at lines' ends stay. Plain data has no layout and is left as it is.
+    """
+    import tomlkit
+    from tomlkit.items import InlineTable
+
+    if not isinstance(document, tomlkit.TOMLDocument) or name not in document:
+        return
+    parts = [(key, item) for key, item in document.body if key is not None and key.key == name]
+    if not any(key.is_dotted() or isinstance(item, InlineTable) for key, item in parts):
+        return
+    tables = _headed(document[name])
+    del document[name]
+    document[name] = tables
+
+
+def _headed(tables: Any) -> Any:
+    """Return a table like another one, with a header, and so are those in it."""
+    import tomlkit
+    from tomlkit.items import Item
+
+    comment = tables.trivia.comment if isinstance(tables, Item) else ""
+    headed = tomlkit.table(is_super_table=False if comment else None)
+    if comment:
+        headed.comment(comment)
+    for key, item in tables.items():
+        headed[key] = _headed(item) if isinstance(item, dict) else item
+    return headed
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -39,12 +39,13 @@ def locked(folder: Path, wait_s: float = WAIT_S) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _acquire(descriptor, time.monotonic() + wait_s)
+        yield acquire_lock(descriptor, time.monotonic() + wait_s)
     finally:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, deadline: float) -> bool:
+def acquire_lock(descriptor: int, deadline: float) -> bool:
+    """Return whether the lock of an open folder is held now; not before a deadline of the monotonic clock, or never."""
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
