@@ -116,6 +116,21 @@ def test_an_error_of_a_regression() -> None:
     assert verdicts["rounded"]["agreement"]["share"]["value"] == 1.0
 
 
+def test_rounding_is_no_loss_beside_a_perfect_reference() -> None:
+    """Its mean error is 0, which nothing can be held against; a real loss is one all the same."""
+    truth = [str(number) for number in range(1, 31)]
+    answers = {
+        "a": [value(float(number)) for number in truth],
+        "rounded": [value(float(number) + 1e-6) for number in truth],
+        "worse": [value(float(number) + 0.5) for number in truth],
+    }
+    verdicts = judge("tabular-regression", answers, "a", truth)
+    assert {name: v["test"]["worse"] for name, v in verdicts.items()} == {"a": False, "rounded": False, "worse": True}
+    few = judge("tabular-regression", {name: each[:1] for name, each in answers.items()}, "a", truth[:1])
+    assert not few["worse"]["test"]["worse"]
+    assert few["worse"]["test"]["text"].endswith("; a loss shows from 6 samples on")
+
+
 def test_average_precision() -> None:
     """Two boxes, three detections: right, wrong, right. The curve has (0.5, 1) and (1, 2/3)."""
     answer = {"predictions": [box("cat", 0, 0.9), box("cat", 50, 0.8), box("cat", 101, 0.7)]}

@@ -11,7 +11,7 @@ from pocketserve.compare.statistics import (
     least_provable_loss,
     mcnemar_exact,
     median_ratio,
-    paired_bootstrap,
+    paired_permutation,
     percentiles,
     wilson,
 )
@@ -51,14 +51,29 @@ def test_bootstrap_of_a_mean_agrees_with_the_normal_interval() -> None:
     assert bootstrap(values, np.mean) == (value, low, high)
 
 
-def test_paired_bootstrap_tells_a_loss_from_chance() -> None:
+def test_paired_permutation_tells_a_loss_from_chance() -> None:
     """A small constant loss is seen through noise that is common to both; none is seen where there is none."""
     random = np.random.default_rng(2)
     noise = random.normal(0, 1, 200)
-    estimate, p = paired_bootstrap(noise - noise.mean() - 0.5)
+    estimate, p = paired_permutation(noise - noise.mean() - 0.5)
     assert p < 0.01 and estimate.high < 0 and estimate.value == pytest.approx(-0.5)
-    assert paired_bootstrap(noise - noise.mean())[1] > 0.5
-    assert paired_bootstrap([0.0] * 20) == ((0.0, 0.0, 0.0), 1.0)
+    assert paired_permutation(noise - noise.mean())[1] > 0.5
+    assert paired_permutation([0.0] * 20) == ((0.0, 0.0, 0.0), 1.0)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 6, 12, 13])
+def test_few_differences_prove_little(number: int) -> None:
+    """However large they are: of n signs all are the same in 2 of 2^n cases, which is less than 0.05 from 6 on."""
+    p = paired_permutation([-1.0] * number)[1]
+    assert p == pytest.approx(2 / 2**number, abs=2e-3) and (p < 0.05) == (number >= 6)
+
+
+@pytest.mark.parametrize("number", [4, 9, 40])
+def test_permutation_is_scipys(number: int) -> None:
+    """Exact for few differences, and close for many."""
+    values = np.random.default_rng(number).normal(-0.3, 1, number)
+    expected = stats.permutation_test((values,), np.mean, permutation_type="samples", n_resamples=20000, random_state=1)
+    assert paired_permutation(values)[1] == pytest.approx(expected.pvalue, abs=1e-9 if number <= 12 else 0.03)
 
 
 def test_whole_turns_are_drawn() -> None:

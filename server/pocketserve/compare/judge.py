@@ -17,11 +17,12 @@ from pocketserve.compare.scores import (
     measure_for,
     numbers_in,
 )
-from pocketserve.compare.statistics import bootstrap, mcnemar_exact, paired_bootstrap, wilson
+from pocketserve.compare.statistics import bootstrap, least_provable_loss, mcnemar_exact, paired_permutation, wilson
 
 ALPHA = 0.05
 LEAST_LOSS = 0.001
-"""A smaller loss is none, however certain it is: a share of the reference's mean error, or of the scale 0 to 1."""
+"""A smaller loss is none, however certain it is: a share of the scale 0 to 1; of a regression, of the reference's mean
+error or of the truths' deviation, whichever is larger."""
 
 
 def judge(
@@ -90,10 +91,11 @@ def _judge_version(
         return {"agreement": agreement, "accuracy": None, "test": test}
     scores = [measure.score(answers[index], truths[index]) for index in labelled]
     base = [measure.score(expected[index], truths[index]) for index in labelled]
+    scale = _scale([truths[index] for index in labelled], base) if measure.same_from is None else 1.0
     return {
         "agreement": agreement,
         "accuracy": _accuracy(measure, scores, [answers[i] for i in labelled], [truths[i] for i in labelled]),
-        "test": _paired_test(measure, scores, base),
+        "test": _paired_test(measure, scores, base, scale),
     }
 
 
@@ -123,16 +125,23 @@ def _accuracy(
     }
 
 
-def _paired_test(measure: Measure, scores: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
+def _scale(truths: Sequence[Any], errors: Sequence[float]) -> float:
+    """Return the size that a regression's loss is held against; it is not 0 where the reference has no error."""
+    values = np.array([float(truth) for truth in truths])
+    return max(float(np.mean(np.abs(errors))), float(np.std(values) or np.mean(np.abs(values))))
+
+
+def _paired_test(measure: Measure, scores: Sequence[float], base: Sequence[float], scale: float) -> dict[str, Any]:
     differences = [score - other for score, other in zip(scores, base, strict=True)]
     if measure.binary:
         gains, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
         return _test("McNemar, exact", mcnemar_exact(gains, losses), gains - losses, f"{gains} gained, {losses} lost")
-    estimate, p = paired_bootstrap(differences)
-    scale = float(np.mean(np.abs(base))) if measure.same_from is None else 1.0
+    estimate, p = paired_permutation(differences)
     text = f"mean difference {estimate.value:+.3g} ({estimate.low:+.3g} to {estimate.high:+.3g})"
+    if len(differences) < least_provable_loss(ALPHA):
+        text += f"; a loss shows from {least_provable_loss(ALPHA)} samples on"
     loss = min(0.0, estimate.value + LEAST_LOSS * scale)
-    return _test("paired bootstrap", p, loss, text)
+    return _test("paired permutation", p, loss, text)
 
 
 def _test(name: str, p: float, difference: float, text: str) -> dict[str, Any]:

@@ -11,6 +11,10 @@ import numpy as np
 from pocketserve.tensors import Array
 
 RESAMPLES = 1000
+FLIPS = 4000
+MAX_EXACT = 12
+"""Paired differences whose signs are changed in every way; of more, in :data:`FLIPS` random ones."""
+
 CONFIDENCE = 0.95
 SEED = 15
 
@@ -84,17 +88,26 @@ def least_provable_loss(alpha: float = 0.05) -> int:
     return next(losses for losses in range(1, 64) if mcnemar_exact(0, losses) < alpha)
 
 
-def paired_bootstrap(differences: Sequence[float]) -> tuple[Estimate, float]:
-    """Return the mean of paired differences with its interval, and the two-sided p of it being 0.
+def paired_permutation(differences: Sequence[float]) -> tuple[Estimate, float]:
+    """Return the mean of paired differences with its bootstrap interval, and the two-sided p of them being chance.
 
-    p is twice the share of resampled means on the other side of 0, with one more in both counts, so that it never is 0
-    (Efron and Tibshirani, chapters 15 and 16; Davison and Hinkley, formula 4.11).
+    If they are, each could as well have had the other sign: p is the share of all such changes of signs whose mean is
+    at least as far from 0 (Fisher, The Design of Experiments, 1935, section 21). Of many differences random changes are
+    taken, with one more in both counts (Davison and Hinkley, formula 4.11).
     """
     values = np.asarray(differences, float)
-    means = values[_draws(len(values))].mean(axis=1)
-    tail = min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
-    p = min(1.0, 2 * (1 + int(tail)) / (1 + RESAMPLES))
-    return Estimate(float(values.mean()), *_interval(means)), 1.0 if not values.any() else p
+    sums = np.abs(_signs(len(values)) @ values)
+    observed = abs(float(values.sum()))
+    reached = int(np.count_nonzero(sums >= observed - 1e-9 * float(np.abs(values).sum())))
+    p = reached / len(sums) if len(values) <= MAX_EXACT else (1 + reached) / (1 + len(sums))
+    return bootstrap(values, np.mean), p
+
+
+def _signs(number: int) -> Array:
+    """Return rows of -1 and 1: all that there are, or random ones where those would be many."""
+    if number > MAX_EXACT:
+        return np.random.default_rng(SEED).choice([-1.0, 1.0], (FLIPS, number))
+    return 1.0 - 2.0 * (np.arange(1 << number)[:, None] >> np.arange(number) & 1)
 
 
 def wilson(successes: int, number: int) -> Estimate:
