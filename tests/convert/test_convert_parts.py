@@ -197,6 +197,13 @@ def test_names_of_versions(models: Path) -> None:
         choose_name(entry, "torch", "tflite", "fp16")
 
 
+@pytest.mark.parametrize("name", ["a/b", "a b", "", ".hidden", "x" * 300, "\N{HIRAGANA LETTER A}" * 100])
+def test_a_name_that_cannot_be_one(name: str, models: Path) -> None:
+    """It is refused while the name is chosen, before any tool runs."""
+    with pytest.raises(ConversionError, match=r"^--name '.*' cannot name a version: it becomes a part of URLs"):
+        choose_name(scan(models)["digits"], "torch", "onnx", "none", name)
+
+
 def test_a_folder_without_a_manifest_gets_one(models: Path, tmp_path: Path) -> None:
     """All its versions are in it by their names, and the default stays, although the new kind would come first."""
     folder = models / "numbers"

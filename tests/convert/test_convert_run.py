@@ -105,6 +105,19 @@ def test_a_bare_file_gets_a_folder(convert: Convert, folder: Path) -> None:
     assert (folder / "bare.tflite").exists()
 
 
+@pytest.mark.parametrize("name", ["petals.int8.tflite", "petals_fp16.tflite", "petals-quantized.tflite"])
+def test_a_quantized_version_is_converted_last(name: str, convert: Convert, folder: Path) -> None:
+    """Also where it is the default: of its weights none are left in float32."""
+    path = folder / "petals" / "model.toml"
+    shutil.copyfile(folder / "petals" / "petals.tflite", folder / "petals" / name)
+    text = path.read_text().replace("[versions.tflite]", f'[versions.small]\nfile = "{name}"\n\n[versions.tflite]', 1)
+    path.write_text(text.replace('default_version = "tflite"', 'default_version = "small"'))
+    assert scan(folder)["petals"].default_version == "small"
+    assert convert(quantize="fp16").source == "tflite"
+    assert convert(quantize="dynamic").source == "tflite"
+    assert convert(quantize="dynamic", version="small").source == "small"
+
+
 FAULTS = {
     "crash": r"^faulty crashed on this model \(SIGSEGV\)$",
     "killed": r"^the system ended faulty, probably for want of memory",

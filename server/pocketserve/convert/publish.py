@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve.convert.converter import KINDS, ConversionError
+from pocketserve.messages import excerpt
 from pocketserve.repository.files import version_files
+from pocketserve.repository.manifest import is_valid_name
 from pocketserve.repository.manifest_edit import Document, edit_manifest, use_table_headers
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.repository.toml_table import ManifestError
@@ -21,6 +23,8 @@ from pocketserve.state.folder_lock import acquire_lock, remove_tree
 
 PARTIAL_PREFIX = ".pocketserve-convert-"
 """What the names of half-copied results begin with; names with a dot in front are no models."""
+
+MAX_FILE_NAME_BYTES = 255
 
 LOCK_WAIT_S = 120.0
 """How long a conversion waits for another one that copies a result into the same folder."""
@@ -48,12 +52,16 @@ def choose_name(entry: ModelEntry, source: str, kind: str, quantize: str, wish: 
         wish: the user's own name for it.
 
     Raises:
-        ConversionError: the user's own name is that of a version that no conversion has made.
+        ConversionError: the user's own name cannot be one, or is that of a version that no conversion has made.
     """
     name = kind if quantize == "none" else f"{kind}-{quantize}"
     if wish is None and name in entry.versions and not _is_converted(entry, name):
         name = f"{name}-from-{source}"
-    name = wish or name
+    name = name if wish is None else wish
+    file_name = f"{entry.name}.{name}{KINDS[kind].suffix}"
+    if wish is not None and not (is_valid_name(wish) and len(file_name.encode()) <= MAX_FILE_NAME_BYTES):
+        fault = f"--name {excerpt(wish, 40)!r} cannot name a version: it becomes a part of URLs and of a file's name"
+        raise ConversionError(f"{fault}; use at most 128 letters, digits, dots and dashes")
     replaces = name in entry.versions
     if replaces and not _is_converted(entry, name):
         raise ConversionError(f"the model has a version {name!r} that no conversion has made; name another with --name")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,11 @@ from pocketserve.trust.store import TrustStore
 WORK_PREFIX = "convert-"
 MAX_ALTERNATIVES = 2
 """Other ways that are tried after the best one has failed, where that needs no further environment."""
+
+QUANTIZED_WORDS = frozenset(
+    ("int4", "int8", "uint8", "q4", "q8", "fp16", "float16", "half", "dynamic", "quant", "quantized")
+)
+"""What names of versions and files have in them whose weights are no longer those of the training."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,10 @@ class ModelConverter:
         raise faults[0]  # the best way's
 
     def _plans(self, kind: str) -> tuple[VersionEntry, list[Plan]]:
-        """Return the version to begin with, and the ways from it; of equal ones, the nearest to the training."""
+        """Return the version to begin with, and the ways from it; of equal ones, the nearest to the training.
+
+        A version that is quantised already is taken only where no other one has a way.
+        """
         entry, quantize = self._entry, self._settings.quantize
         if self._settings.version is not None:
             version = entry.versions[self._settings.version]
@@ -163,7 +172,7 @@ class ModelConverter:
                 refusals.append(error)
         if not choices:
             raise refusals[0] if refusals else ConversionError("the model has no version that can be read")
-        return min(choices, key=lambda choice: self._cost(choice[1][0]))
+        return min(choices, key=lambda choice: (_is_quantized(entry, choice[0]), *self._cost(choice[1][0])))
 
     def _cost(self, plan: Plan) -> tuple[bool, int]:
         """Return what a way costs: gigabytes for an environment first, then its steps."""
@@ -339,7 +348,7 @@ class ModelConverter:
 def _originals(entry: ModelEntry) -> list[VersionEntry]:
     """Return the versions that a conversion may begin with, the nearest to the training first.
 
-    What a conversion has made smaller, or the file's name says is, comes last.
+    What a conversion has made comes last.
     """
     order = {name: rank for rank, name in enumerate(SOURCE_ORDER)}
     usable = [version for version in entry.versions.values() if version.problem is None]
@@ -350,6 +359,15 @@ def _originals(entry: ModelEntry) -> list[VersionEntry]:
         return derived, order.get(version.format.name, len(order)), version.name != entry.default_version
 
     return sorted(usable, key=rank)
+
+
+def _is_quantized(entry: ModelEntry, version: VersionEntry) -> bool:
+    """Return whether a version has lost digits already, as its provenance, its name or its file's name says."""
+    options = entry.manifest.versions.get(version.name)
+    if options is not None and options.provenance.get("quantize", "none") != "none":
+        return True
+    names = f"{version.name} {version.path.name.removeprefix(entry.name)}"  # a model may be called dynamic
+    return not QUANTIZED_WORDS.isdisjoint(re.split("[^a-z0-9]+", names.lower()))
 
 
 def _trusted_code(entry: ModelEntry, source: VersionEntry, state_dir: Path) -> frozenset[str]:
