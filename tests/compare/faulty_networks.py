@@ -44,6 +44,7 @@ FAULTS = {
     "sigmoid for ReLU, deep": "activation",
     "bias missing": "weights",
     "batch normalisation folded wrongly": "weights",
+    "overflow": "overflow",
     "average for maximum": "operator",
     "other weights": "operator",
 }
@@ -97,6 +98,8 @@ def build(path: Path, fault: str, seed: int) -> None:
         first = first + random.normal(0, 0.2, first.shape).astype(np.float32)
     if fault == "bias missing":
         biases[0] = 0 * biases[0]
+    if fault == "overflow":
+        first = np.clip(first.astype(np.float64) * 1e38, -3e38, 3e38).astype(np.float32)
     net.add("Conv", first, biases[0], pads=[1, 1, 1, 1])
     if fault == "batch normalisation folded wrongly":
         net.add("Mul", random.uniform(0.5, 1.5, (1, 8, 1, 1)).astype(np.float32))

@@ -51,7 +51,12 @@ class LayerPair(NamedTuple):
 
 
 def relative_difference(array: Array, reference: Array) -> float:
-    """Return the norm of the difference as a share of the reference's norm."""
+    """Return the norm of the difference as a share of the reference's norm; not finite where only one is."""
+    if not (np.isfinite(array).all() and np.isfinite(reference).all()):
+        alike = (array == reference) | (np.isnan(array) & np.isnan(reference))  # such as the -inf of a mask
+        array, reference = (np.where(alike & ~np.isfinite(reference), 0.0, each) for each in (array, reference))
+        if not (np.isfinite(array).all() and np.isfinite(reference).all()):
+            return float("inf")
     norm = float(np.linalg.norm(reference))
     distance = float(np.linalg.norm(array - reference))
     return distance / norm if norm else float(distance > 0)
@@ -100,6 +105,7 @@ def layouts_of(array: Array) -> Iterator[Array]:
 def _points(array: Array) -> Array:
     flat = array.reshape(-1)
     values = flat[:: max(1, flat.size // MAX_POINTS)].astype(np.float64)
+    values = np.where(np.isfinite(values), values, 0.0)
     centred = values - values.mean()
     norm = np.linalg.norm(centred)
     return np.asarray(centred / norm if norm else centred)

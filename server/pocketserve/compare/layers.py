@@ -12,7 +12,7 @@ from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_table, printable
 from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.compare.alignment import Layer, LayerPair, align, layouts_of
-from pocketserve.compare.causes import Cause, explain
+from pocketserve.compare.causes import Cause, explain, overflow
 from pocketserve.compare.samples import DataSample, Facts, facts_of, read_samples
 from pocketserve.compare.session import Plan
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
@@ -111,8 +111,11 @@ def _compare(first: _Subject, other: _Subject) -> dict[str, Any]:
     pairs = align(*layers)
     quantized = any(layer.quantized for each in layers for layer in each)
     bound = QUANTIZED_BOUND if quantized else BOUND
-    differing = [place for place, pair in enumerate(pairs) if pair.difference > bound]
-    cause = _cause(pairs, _origin(pairs, differing[0], bound), layers, other, bound) if differing else None
+    differing = [place for place, pair in enumerate(pairs) if not pair.difference <= bound]  # NaN is beyond it
+    cause = None
+    if differing:
+        overflowing = overflow(pairs[differing[0]])
+        cause = overflowing or _cause(pairs, _origin(pairs, differing[0], bound), layers, other, bound)
     return {
         "samples": len(first.inputs),
         "bound": bound,
@@ -125,7 +128,7 @@ def _compare(first: _Subject, other: _Subject) -> dict[str, Any]:
 
 def _origin(pairs: Sequence[LayerPair], place: int, bound: float) -> int:
     """Return where a difference began to grow that is beyond the bound at a place."""
-    while place and pairs[place - 1].difference > bound / 4:
+    while place and not pairs[place - 1].difference <= bound / 4:
         place -= 1
     return place
 
