@@ -371,6 +371,21 @@ def test_the_comparison_of_a_classifier() -> None:
     chance = compare_outputs(scores(0, 1, 2, 3), scores(0, 1, 2, 2), "image-classification", 4, random=False)
     check_agreement(chance, "int8")  # of four, one may differ where nine of ten agree
     assert compare_outputs(scores(0), scores(1), "tensors", 1, random=False).same_class is None
+    flat = {"scores": scores(0, 1, 2, 3)["scores"] * 0.1}
+    with pytest.raises(ConversionError, match=r"differ by 0\.9 of their size, and at most 0\.75 is accepted"):
+        check_agreement(compare_outputs(scores(0, 1, 2, 3), flat, "image-classification", 4, random=False), "int8")
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+def test_the_comparison_of_a_detector(quantize: str) -> None:
+    """Scores that are all 0 do not hide behind boxes of hundreds of pixels in the same tensor."""
+    random = np.random.default_rng(0)
+    boxes, score = random.uniform(0, 640, (2, 100, 4)), random.uniform(0, 1, (2, 100, 1))
+    original = {"y": np.concatenate([boxes, score, 0 * score], axis=2)}
+    lost = {"y": np.concatenate([boxes, 0 * score, 0 * score + 1e-7], axis=2)}
+    check_agreement(compare_outputs(original, original, "object-detection", 2, random=False), quantize)
+    with pytest.raises(ConversionError, match="differ by 1 of their size"):
+        check_agreement(compare_outputs(original, lost, "object-detection", 2, random=False), quantize)
 
 
 def test_numbers_that_are_none_and_other_shapes() -> None:
