@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest
@@ -20,6 +21,18 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         os.kill(os.getpid(), signal.SIGSEGV)
     if fault == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "noise":
+        for _ in range(64):
+            print("x" * (1 << 20))
+        print("the last words", flush=True)
+        signal.pause()
+    if fault == "left behind":  # by a child that has ended, in a session of its own
+        code = (
+            "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], stdout=-3, start_new_session=True).pid)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+        request.output.write_bytes(done.stdout)
+        signal.pause()
     if fault == "hang":
         signal.pause()
     if fault == "memory":

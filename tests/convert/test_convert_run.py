@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,14 +163,52 @@ def petals_weights() -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.frombuffer(raw[8 + length + start : 8 + length + end], np.float32)
 
 
-def test_a_converter_that_hangs_is_ended(folder: Path, tmp_path: Path) -> None:
-    """The sentence names the option that gives it more time."""
-    source = folder / "petals" / "petals.tflite"
-    request = ConversionRequest(source, "tflite", tmp_path / "out.tflite", options={"fault": "hang"})
+def job_of(fault: str, folder: Path) -> Job:
+    """Return a run of the faulty tool, which writes beside its request."""
+    request = ConversionRequest(MODELS / "petals/petals.tflite", "tflite", folder / "out", options={"fault": fault})
     document = {"module": "convert.faulty_tool", "request": request.to_json()}
-    job = Job("faulty", Path(sys.executable), "pocketserve.convert.tool_process", document, tmp_path)
+    return Job("faulty", Path(sys.executable), "pocketserve.convert.tool_process", document, folder)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_converter_that_hangs_is_ended(tmp_path: Path) -> None:
+    """The sentence names the option that gives it more time."""
     with pytest.raises(ConversionError, match=r"^faulty did not finish within 1 s; --timeout gives it more$"):
-        run_job(job, ProcessLimits(1.0))
+        run_job(job_of("hang", tmp_path), ProcessLimits(1.0))
+
+
+class Enough(Exception):
+    """The test has seen what it waited for."""
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_log_stays_small(tmp_path: Path) -> None:
+    """Its end is kept, with the tool's last words."""
+    log = tmp_path / "log.txt"
+
+    def look() -> None:
+        if log.stat().st_size <= 1 << 20 and log.read_bytes().endswith(b"the last words\n"):
+            raise Enough
+
+    with pytest.raises(Enough):
+        run_job(job_of("noise", tmp_path), ProcessLimits(WAIT_S), look)
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_a_tool_has_started_ends_with_it(tmp_path: Path) -> None:
+    """Also in a session of its own, and where the child that started it has ended."""
+    output = tmp_path / "out"
+
+    def look() -> None:
+        if output.exists() and output.read_bytes().endswith(b"\n"):
+            raise Enough
+
+    with pytest.raises(Enough):
+        run_job(job_of("left behind", tmp_path), ProcessLimits(WAIT_S), look)
+    process = Path("/proc", output.read_text().strip())
+    deadline = time.monotonic() + WAIT_S
+    while process.exists() and "(zombie)" not in (process / "status").read_text():
+        assert time.monotonic() < deadline
 
 
 def test_a_model_too_large_for_the_memory(convert: Convert) -> None:

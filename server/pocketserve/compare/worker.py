@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.commands.bench import descendants_of, memory_of
+from pocketserve.cli.commands.bench import memory_of
 from pocketserve.cli.local import open_local
 from pocketserve.cli.parent_death import bind_to
 from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.compare.samples import facts_of
+from pocketserve.engine.device.processes import descendants_of
 from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import Payload, Prediction, RawPayload, TensorPayload

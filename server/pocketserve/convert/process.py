@@ -1,6 +1,6 @@
 """Starts and watches the processes of a conversion: tools, and what runs models to compare their outputs.
 
-Each has a limit on time and memory, a session of its own, which ends with it, and a log instead of a terminal.
+Each has a limit on time and memory, a session of its own, which ends with it, and a short log instead of a terminal.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +22,15 @@ import pocketserve_wire
 from pocketserve.convert.converter import ConversionError
 from pocketserve.convert.tool_process import RESULT_NAME
 from pocketserve.engine.device.cores import available_memory
+from pocketserve.engine.device.processes import descendants_of
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 
 POLL_S = 0.1
-MAX_LOG_BYTES = 64 * 1024
+MAX_LOG_BYTES = 1 << 20
+LOG_TAIL_BYTES = 64 * 1024
+"""What is kept of a log that has become larger than that, and what errors show."""
+
 SPARE_BYTES = 256 << 20
 """Memory that is left to the rest of the system."""
 
@@ -76,7 +82,7 @@ def run_job(job: Job, limits: ProcessLimits, tick: Callable[[], None] = lambda: 
     """
     (job.folder / REQUEST_NAME).write_text(json.dumps({**job.request, "parent": os.getpid()}, default=str), "utf-8")
     log = job.folder / LOG_NAME
-    with log.open("wb") as output:
+    with log.open("ab") as output:  # each writer appends, so that the log can be cut while they write
         process = subprocess.Popen(
             [str(job.python), "-m", job.module, str(job.folder / REQUEST_NAME)],
             stdin=subprocess.DEVNULL,
@@ -87,7 +93,7 @@ def run_job(job: Job, limits: ProcessLimits, tick: Callable[[], None] = lambda: 
             start_new_session=True,
         )
         try:
-            fault = _watch(process, job, limits, tick)
+            fault = _watch(process, job, limits, partial(_tick, log, tick))
         finally:
             _end(process)
     text = _last(log)
@@ -131,12 +137,26 @@ def _watch(process: subprocess.Popen[bytes], job: Job, limits: ProcessLimits, ti
             )
 
 
+def _tick(log: Path, tick: Callable[[], None]) -> None:
+    """Keep the end of a log that has become too large, and show the progress."""
+    if log.stat().st_size > MAX_LOG_BYTES:
+        end = _last(log).encode()
+        with log.open("ab") as file:
+            file.truncate(0)
+            file.write(end)
+    tick()
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process, and whatever it started."""
+    """End the process, and whatever it started, also in sessions of their own."""
+    descendants = descendants_of(process.pid)  # they cannot be told from others once it has ended
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         process.kill()
+    for descendant in descendants:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(descendant, signal.SIGKILL)
     process.wait()
 
 
@@ -184,5 +204,5 @@ def _end_of(title: str, code: int, log: str) -> str:
 def _last(log: Path) -> str:
     """Return the end of a log."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - MAX_LOG_BYTES))
+        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
         return file.read().decode("utf-8", errors="replace")

@@ -21,7 +21,7 @@ from typing import Any
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest
 
 RESULT_NAME = "result.json"
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MAX_WORDS = 300
 
 
@@ -55,6 +55,7 @@ def _end_with(parent: object) -> None:
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what a child leaves behind is still found, and ended, as ours
     if os.getppid() != parent:
         sys.exit(1)
 

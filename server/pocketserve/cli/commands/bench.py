@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from pocketserve.cli.measurement import interleave, load_now, load_warning
 from pocketserve.cli.output import human_bytes, print_json, print_table, printable
 from pocketserve.cli.own_server import own_server
 from pocketserve.cli.progress import Progress
+from pocketserve.engine.device.processes import descendants_of
 from pocketserve.messages import plural
 
 WARM_UP = 10
@@ -149,22 +150,6 @@ def memory_of(pid: int) -> dict[str, int] | None:
             if kind in MEMORY_KEYS:
                 sizes[MEMORY_KEYS[kind]] += 1024 * int(size.split()[0])
     return dict(sizes)
-
-
-def descendants_of(pid: int) -> list[int]:
-    """Return the processes that one has started, and those that they have."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name, in brackets, may hold anything; the state and the parent come after it.
-            parent = int(path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        children[parent].append(int(path.parent.name))
-    processes = list(children[pid])
-    for process in processes:
-        processes += children[process]
-    return processes
 
 
 def _print_result(result: Mapping[str, Any]) -> None:
