@@ -121,10 +121,13 @@ def test_apply_sets_the_default_version(tmp_path: Path) -> None:
     manifest.write_text(
         "# mine\n" + text.replace('default_version = "tflite"', 'default_version = "tflite-int8"  # May')
     )
-    options = ("digits", "--models-dir", tmp_path, "--versions", "tflite", *QUICK, "--apply")
-    assert "default_version is tflite now" in compare(*options)
+    options = ("digits", "--models-dir", tmp_path, *QUICK, "--apply", "--versions")
+    refused = compare(*options, "tflite", fails=True)
+    assert "tflite was not compared with tflite-int8, the default version; add it to --versions" in refused
+    (tmp_path / "digits" / "digits.int8.tflite").write_bytes(b"no model")
+    assert "default_version is tflite now" in compare(*options, "tflite,tflite-int8")
     assert manifest.read_text() == "# mine\n" + text.replace('version = "tflite"\n', 'version = "tflite"  # May\n')
-    assert "tflite is the default version already" in compare(*options)
+    assert "tflite is the default version already" in compare(*options, "tflite")
 
 
 def test_a_bare_file_has_no_manifest_to_edit(tmp_path: Path) -> None:

@@ -95,3 +95,11 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """The sentence names the file."""
     with pytest.raises(ManifestError, match=r"model\.toml cannot be written: No such file"):
         edit_manifest(tmp_path / "gone", default_to("a"))
+
+
+def test_the_labels_of_a_triton_configuration_stay(tmp_path: Path) -> None:
+    """A ``config.pbtxt`` counts no longer beside a new manifest, which says the same."""
+    (tmp_path / "config.pbtxt").write_text('output [{ name: "y" label_filename: "names.txt" }]')
+    edit_manifest(tmp_path, default_to("onnx"))
+    manifest = read_manifest(tmp_path / "model.toml")
+    assert (manifest.labels, manifest.default_version) == ("names.txt", "onnx")

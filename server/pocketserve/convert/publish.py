@@ -233,8 +233,6 @@ def _add_version(
     """
     if "default_version" not in document and entry.default_version:
         document["default_version"] = entry.default_version
-    if "labels" not in document and entry.manifest.labels is not None:  # of a config.pbtxt, which counts no longer
-        document["labels"] = entry.manifest.labels
     use_table_headers(document, "versions")
     if "versions" not in document:
         document["versions"] = {

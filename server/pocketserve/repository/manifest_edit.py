@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.repository.manifest import FILE_NAME, parse_manifest, read_manifest
+from pocketserve.repository.scan import TRITON_CONFIG
 from pocketserve.repository.toml_table import ManifestError
+from pocketserve.repository.triton_config import read_config
 
 Document = MutableMapping[str, Any]
 
@@ -35,7 +37,7 @@ def edit_manifest(folder: Path, change: Callable[[Document], object]) -> None:
     if path.exists():
         read_manifest(path)
     try:
-        before = path.read_bytes().decode() if path.exists() else ""  # not read_text, which drops CRs
+        before = path.read_bytes().decode() if path.exists() else _carried_over(folder)  # keeps CRs
         intended = tomllib.loads(before)
         change(intended)
         parse_manifest(intended)
@@ -46,6 +48,15 @@ def edit_manifest(folder: Path, change: Callable[[Document], object]) -> None:
         _replace(path, after.encode())
     except OSError as error:
         raise ManifestError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _carried_over(folder: Path) -> str:
+    """Return what a new manifest begins with: what counts of a ``config.pbtxt``, which is not read any more then."""
+    import tomlkit
+
+    config = folder / TRITON_CONFIG
+    labels = read_config(config)[0] if config.exists() else None
+    return tomlkit.dumps({"labels": labels}) if labels is not None else ""
 
 
 def _changed(document: Document, change: Callable[[Document], object]) -> str | None:

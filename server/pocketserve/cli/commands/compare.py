@@ -120,6 +120,9 @@ def _apply(result: dict[str, Any]) -> str:
         raise CommandError("no version is recommended, so that the default one stays")
     if version == result["default"]:
         return f"{version} is the default version already."
+    default = result["default"]
+    if default not in result["versions"] and default not in result["skipped"]:
+        raise CommandError(f"{version} was not compared with {default}, the default version; add it to --versions")
     from pocketserve.repository.manifest_edit import edit_manifest
 
     if folder.name != result["model"]:
