@@ -26,7 +26,7 @@ from pocketserve.convert.plan import check_kinds, environment_of, plans_for, rea
 from pocketserve.convert.publish import NewVersion, choose_name, publish
 from pocketserve.convert.registry import converters
 from pocketserve.convert.samples import hash_samples, sample_files
-from pocketserve.convert.verify import BOUNDS, check_agreement, compare_outputs
+from pocketserve.convert.verify import BOUNDS, check_agreement, compare_outputs, doubts
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError
@@ -370,6 +370,9 @@ def test_the_comparison_of_a_classifier() -> None:
         check_agreement(few, "int8")
     chance = compare_outputs(scores(0, 1, 2, 3), scores(0, 1, 2, 2), "image-classification", 4, random=False)
     check_agreement(chance, "int8")  # of four, one may differ where nine of ten agree
+    [doubt] = doubts(chance, "int8")
+    assert doubt.startswith("only 75% of 4 samples have the same best class, which may be chance or a loss")
+    assert doubts(same, "int8") == []
     assert compare_outputs(scores(0), scores(1), "tensors", 1, random=False).same_class is None
     flat = {"scores": scores(0, 1, 2, 3)["scores"] * 0.1}
     with pytest.raises(ConversionError, match=r"differ by 0\.9 of their size, and at most 0\.75 is accepted"):

@@ -230,7 +230,8 @@ class ModelConverter:
         conversion = _conversion(source, plan, new, request.output, outcomes, reference)
         if KINDS[conversion.kind].served:
             facts, agreement = self._verify(source, plan, request.output, outcomes, reference, pythons[-1])
-            notes = (*conversion.notes, *_renamed(reference.facts, facts))
+            doubts = verify.doubts(agreement, self._settings.quantize)
+            notes = (*conversion.notes, *_renamed(reference.facts, facts), *doubts)
             conversion = conversion._replace(agreement=agreement, notes=notes)
         return self._publish(source, plan, new, conversion, request.output, outcomes, reference)
 

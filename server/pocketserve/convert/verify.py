@@ -151,6 +151,17 @@ def check_agreement(agreement: Agreement, quantize: str) -> None:
         )
 
 
+def doubts(agreement: Agreement, quantize: str) -> list[str]:
+    """Return a sentence for the user where fewer samples agree than wanted, but so few that it may be chance."""
+    share, wanted = agreement.same_class, BOUNDS[quantize].agreement
+    if share is None or share >= wanted:
+        return []
+    return [
+        f"only {share:.0%} of {agreement.samples} samples have the same best class, which may be chance or a loss "
+        f"({wanted:.0%} is wanted); more --samples, or pocketserve compare with labelled --data, can tell"
+    ]
+
+
 def _upper(share: float, count: int) -> float:
     """Return the upper end of a share's interval of 95 % (Wilson's): of few samples, one may differ by chance."""
     z2 = 1.96**2
