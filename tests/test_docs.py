@@ -76,7 +76,7 @@ def run_block(block: Block, surroundings: tuple[Server, dict[str, str]]) -> str:
     server, environment = surroundings
     code = block.code.replace("127.0.0.1:8470", f"127.0.0.1:{server.port}")
     command = ["bash", "-euo", "pipefail", "-c", code] if block.language == "sh" else [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
