@@ -63,9 +63,14 @@ class Cause(NamedTuple):
 def overflow(pair: LayerPair) -> Cause | None:
     """Tell numbers that have become infinite or NaN in one version, which no other experiment can be made on."""
     finite = np.isfinite(pair.first.array), np.isfinite(pair.array)
-    for name, layer, lost in (("B", pair.other, finite[0] & ~finite[1]), ("A", pair.first, finite[1] & ~finite[0])):
-        if lost.any():
-            part = f"{lost.sum():,} of {lost.size:,} numbers of {name}'s {layer.operator} {layer.name[:60]!r}"
+    for name, layer, not_finite in (
+        ("B", pair.other, finite[0] & ~finite[1]),
+        ("A", pair.first, finite[1] & ~finite[0]),
+    ):
+        if not_finite.any():
+            part = (
+                f"{not_finite.sum():,} of {not_finite.size:,} numbers of {name}'s {layer.operator} {layer.name[:60]!r}"
+            )
             reason = "they exceed what its type holds, as half floats do beyond 65,504"
             return Cause("overflow", f"{part} are infinite or NaN where the other version's are finite: {reason}")
     return None

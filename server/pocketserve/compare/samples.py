@@ -113,8 +113,8 @@ def _class_problem(truth: Any, labels: Sequence[str]) -> str:
     if not isinstance(truth, str):
         return "boxes are no class; name one in a column 'label'"
     text = truth.strip().casefold()
-    known = {label.strip().casefold() for label in labels}
-    if text in known or not known or (text.isdecimal() and int(text) < len(labels)):
+    texts = {label.strip().casefold() for label in labels}
+    if text in texts or not texts or (text.isdecimal() and int(text) < len(labels)):
         return ""
     return f"the label {truth!r} is none of the model's: {_listed(labels)}"
 

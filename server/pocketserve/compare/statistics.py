@@ -98,8 +98,8 @@ def paired_permutation(differences: Sequence[float]) -> tuple[Estimate, float]:
     values = np.asarray(differences, float)
     sums = np.abs(_signs(len(values)) @ values)
     observed = abs(float(values.sum()))
-    reached = int(np.count_nonzero(sums >= observed - 1e-9 * float(np.abs(values).sum())))
-    p = reached / len(sums) if len(values) <= MAX_EXACT else (1 + reached) / (1 + len(sums))
+    extreme_count = int(np.count_nonzero(sums >= observed - 1e-9 * float(np.abs(values).sum())))
+    p = extreme_count / len(sums) if len(values) <= MAX_EXACT else (1 + extreme_count) / (1 + len(sums))
     return bootstrap(values, np.mean), p
 
 

@@ -112,8 +112,8 @@ def _difference(name: str, first: Array, second: Array, *, by_channel: bool) -> 
     channels = first.shape[-1]
     if by_channel and peak and 1 < channels <= MAX_CHANNELS and a.size >= channels * LEAST_ROWS:
         rows, gaps = (array.reshape(-1, channels) for array in (a, a - b))
-        counted = np.abs(rows).max(axis=0) >= LEAST_PEAK * min(1.0, peak)
-        errors = np.linalg.norm(gaps[:, counted], axis=0) / np.linalg.norm(rows[:, counted], axis=0)
+        signal_channels = np.abs(rows).max(axis=0) >= LEAST_PEAK * min(1.0, peak)
+        errors = np.linalg.norm(gaps[:, signal_channels], axis=0) / np.linalg.norm(rows[:, signal_channels], axis=0)
         error = max(error, float(errors.max(initial=0.0)))
     return error, float(np.abs(a - b).max())
 
@@ -153,12 +153,12 @@ def check_agreement(agreement: Agreement, quantize: str) -> None:
 
 def doubts(agreement: Agreement, quantize: str) -> list[str]:
     """Return a sentence for the user where fewer samples agree than wanted, but so few that it may be chance."""
-    share, wanted = agreement.same_class, BOUNDS[quantize].agreement
-    if share is None or share >= wanted:
+    share, bound = agreement.same_class, BOUNDS[quantize].agreement
+    if share is None or share >= bound:
         return []
     return [
         f"only {share:.0%} of {agreement.samples} samples have the same best class, which may be chance or a loss "
-        f"({wanted:.0%} is wanted); more --samples, or pocketserve compare with labelled --data, can tell"
+        f"({bound:.0%} is wanted); more --samples, or pocketserve compare with labelled --data, can tell"
     ]
 
 

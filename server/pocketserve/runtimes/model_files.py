@@ -70,13 +70,13 @@ def regular_size(path: Path) -> int:
     return status.st_size
 
 
-def weight_file(model: Path, title: str, name: Any, refused: str) -> tuple[Path, int]:
+def weight_file(model: Path, title: str, name: Any, invalid_names: str) -> tuple[Path, int]:
     """Return a file that a model names, and its size; it lies in the model's folder, once links are followed.
 
-    The expression ``refused`` finds names that mean no file of the folder to the format's framework.
+    The expression ``invalid_names`` finds names that mean no file of the folder to the format's framework.
     """
     fault = "is not a file inside its folder; save the model again with its weights beside it"
-    if isinstance(name, str) and not re.search(f"{_NOT_BELOW}|{refused}", name):
+    if isinstance(name, str) and not re.search(f"{_NOT_BELOW}|{invalid_names}", name):
         target = Path(os.path.realpath(model.parent / name))
         if target.is_relative_to(os.path.realpath(model.parent)):
             try:
