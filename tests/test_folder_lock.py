@@ -49,8 +49,10 @@ def _judge(path: Path, number: int) -> None:
 
 def test_no_change_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two dozen that each read, change and write the same file, as so many processes would, on a disk of any speed."""
-    acquire = folder_lock._acquire
-    monkeypatch.setattr(folder_lock, "_acquire", lambda descriptor, end: acquire(descriptor, end + TIMEOUT_S))
+    acquire = folder_lock.acquire_lock
+    monkeypatch.setattr(
+        folder_lock, "acquire_lock", lambda descriptor, deadline: acquire(descriptor, deadline + TIMEOUT_S)
+    )
     path = tmp_path / "state.json"
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: _judge(path, number), range(1, 25)))
