@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conftest import MODELS, Server, StartServer
+from trusting import trust_one
 
 ZEROS = json.dumps([[[0.0]] * 8] * 8).encode()
 NUMBERS = b"[5.1,3.5,1.4]"
@@ -52,8 +53,8 @@ class Served:
 
 
 @pytest.fixture
-def served(new_server: StartServer, models_copy: Path) -> Served:
-    return Served(new_server(models_copy), models_copy)
+def served(new_server: StartServer, models_copy: Path, tmp_path: Path) -> Served:
+    return Served(new_server(models_copy, "--state-dir", str(tmp_path / "state")), models_copy)
 
 
 def test_what_is_the_same_is_not_loaded_again(served: Served) -> None:
@@ -106,6 +107,19 @@ def test_a_broken_file_leaves_the_old_one_serving_and_is_tried_once(served: Serv
     served.index()
     assert served.predict() == before
     assert served.index() == ("READY", "") and served.said("loaded petals/tflite") == 2
+
+
+def test_a_consent_to_another_model_does_not_try_a_broken_one_again(served: Served, tmp_path: Path) -> None:
+    (served.models / "petals" / "petals.tflite").write_bytes(b"garbage" * 50)
+    for other in ("first", "second"):
+        own = served.models / other
+        own.mkdir()
+        (own / "task.py").write_text("")
+        (own / "own.tflite").write_bytes((MODELS / "petals" / "petals.tflite").read_bytes())
+        trust_one(served.models, other, tmp_path / "state")
+        answer = served.server.call("POST", "/predictions/petals", data=NUMBERS)
+        assert answer.status_code == 503, answer.text
+    assert served.said("petals.tflite is no TFLite model") == 1
 
 
 def test_a_broken_manifest_leaves_the_old_one_serving(served: Served) -> None:

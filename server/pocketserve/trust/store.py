@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pocketserve.repository.files import Stamp, content_digest, key_of, stamp
+from pocketserve.repository.files import content_digest, key_of
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code
@@ -88,9 +89,10 @@ class TrustStore:
         """Take consent back; raise OSError if the state folder cannot be written."""
         self._store.change({}, keys)
 
-    def stamp(self) -> Stamp:
-        """Return what changes with every consent."""
-        return stamp([self._path])
+    def consents_to(self, entry: ModelEntry) -> Mapping[str, Consent]:
+        """Return the consents to what lies in a model's folder, by key."""
+        folder = os.path.join(key_of(entry.folder), "")
+        return {key: consent for key, consent in self._store.entries().items() if key.startswith(folder)}
 
 
 @functools.cache

@@ -117,8 +117,8 @@ class ModelLoader:
         log.warning("%s", error.message)
 
     def stamp_of(self, entry: ModelEntry, version: VersionEntry) -> tuple[object, object]:
-        """Return what a version is made from, and what changes when the owner trusts something."""
-        return fingerprint(entry, version), self.trust.stamp() if self.trust is not None else None
+        """Return what a version is made from, and what its owner trusts of it."""
+        return fingerprint(entry, version), self.trust.consents_to(entry) if self.trust is not None else None
 
     def rescan(self) -> None:
         """Follow a change of the cores that this process may use, or of the battery, in how much runs at a time."""
