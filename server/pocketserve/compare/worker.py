@@ -25,7 +25,7 @@ from pocketserve.cli.local import open_local
 from pocketserve.cli.parent_death import bind_to
 from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.compare.samples import facts_of
-from pocketserve.engine.device.processes import descendants_of
+from pocketserve.engine.device.processes import descendants_of, stat_fields
 from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import Payload, Prediction, RawPayload, TensorPayload
@@ -205,9 +205,9 @@ def _number_after(key: str, file: Path) -> int:
 
 
 def _processor_ticks(process: int) -> tuple[int, int]:
-    """Return the clock ticks that a process infer_ns in itself and in the system."""
+    """Return the clock ticks of processor time that a process took itself, and that the system took for it."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = stat_fields(process)
         return int(fields[11]), int(fields[12])
     except (OSError, ValueError, IndexError):
         return 0, 0

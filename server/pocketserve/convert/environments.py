@@ -20,6 +20,8 @@ from pathlib import Path
 
 from pocketserve import system
 from pocketserve.convert.converter import ConversionError
+from pocketserve.convert.process import NO_ROOM
+from pocketserve.engine.device.processes import end_session
 from pocketserve.messages import excerpt
 from pocketserve.state.folder_lock import remove_tree
 from pocketserve.state.permissions import make_private_folder
@@ -37,7 +39,6 @@ _NO_NETWORK = re.compile(
     r"NewConnectionError|Temporary failure in name resolution|Name or service not known|ConnectTimeout|"
     r"Network is unreachable|Connection refused|No route to host|ReadTimeout|ProxyError|Could not fetch URL"
 )
-_NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 Tell = Callable[[str, float], None]
 """Show what goes on: a title, and which share of it is over, 0 to 1."""
@@ -265,10 +266,7 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
-        import signal
-
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        end_session(process)
 
 
 def _failure(environment: Environment, text: str, *, timed_out: bool) -> ConversionError:
@@ -276,7 +274,7 @@ def _failure(environment: Environment, text: str, *, timed_out: bool) -> Convers
     if timed_out:
         sentence = f"the environment {name} was not ready in time; try again on a faster network"
         return ConversionError(sentence, detail=text)
-    if any(words in text for words in _NO_ROOM):
+    if any(words in text for words in NO_ROOM):
         sentence = f"{describe(environment)}, and the disk became full; make room and try again"
         return ConversionError(sentence, detail=text)
     if _NO_NETWORK.search(text):

@@ -22,7 +22,7 @@ import pocketserve_wire
 from pocketserve.convert.converter import ConversionError
 from pocketserve.convert.tool_process import RESULT_NAME
 from pocketserve.engine.device.cores import available_memory
-from pocketserve.engine.device.processes import descendants_of
+from pocketserve.engine.device.processes import all_processes, descendants_of, end_session, signal_name, stat_fields
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 
@@ -35,7 +35,7 @@ SPARE_BYTES = 256 << 20
 """Memory that is left to the rest of the system."""
 
 REQUEST_NAME, LOG_NAME = "request.json", "log.txt"
-_NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 class LimitError(ConversionError):
@@ -150,23 +150,18 @@ def _tick(log: Path, tick: Callable[[], None]) -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process, and whatever it started, also in sessions of their own."""
     descendants = descendants_of(process.pid)  # they cannot be told from others once it has ended
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        process.kill()
+    end_session(process)
     for descendant in descendants:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(descendant, signal.SIGKILL)
-    process.wait()
 
 
 def resident_bytes(session: int) -> int:
     """Return the resident memory of all processes of a session; 0 where the system does not tell."""
     pages = 0
-    for folder in Path("/proc").glob("[0-9]*"):
+    for process in all_processes():
         try:
-            # The name, in brackets, may hold anything; state, parent, group and session come after it.
-            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+            fields = stat_fields(process)
             pages += int(fields[21]) if int(fields[3]) == session else 0
         except (OSError, ValueError, IndexError):
             continue  # it has ended meanwhile
@@ -182,7 +177,7 @@ def _result(job: Job, code: int, log: str) -> dict[str, Any]:
     if result.get("ok"):
         return result
     message, detail = str(result.get("message") or "it gave no reason"), str(result.get("detail") or "")
-    if any(words in message or words in detail for words in _NO_ROOM):
+    if any(words in message or words in detail for words in NO_ROOM):
         raise LimitError(f"the disk became full while {job.title} wrote; make room and try again", detail=detail)
     text = f"{detail}\n{log}".strip()
     raise ConversionError(message, detail=text, nearest=str(result.get("nearest") or ""))
@@ -190,13 +185,12 @@ def _result(job: Job, code: int, log: str) -> dict[str, Any]:
 
 def _end_of(title: str, code: int, log: str) -> str:
     """Return a sentence on a process that ended without a result."""
-    if any(words in log for words in _NO_ROOM):
+    if any(words in log for words in NO_ROOM):
         return f"the disk became full while {title} wrote; make room and try again"
     if code == -signal.SIGKILL:
         return f"the system ended {title}, probably for want of memory; convert the model on a machine that has more"
     if code < 0:
-        name = next((entry.name for entry in signal.Signals if entry == -code), f"signal {-code}")
-        return f"{title} crashed on this model ({name})"
+        return f"{title} crashed on this model ({signal_name(code)})"
     lines = log.strip().splitlines() or [""]
     return f"{title} ended without a result (exit code {code}): {excerpt(lines[-1])}".rstrip(": ")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from pocketserve.engine.device.cores import available_memory
+from pocketserve.engine.device.processes import end_session, signal_name
 from pocketserve.quarantine import TRIAL_PREFIX
 from pocketserve.quarantine.rules import rules_for
 from pocketserve.quarantine.trial import IMPORTED, serialize_request
@@ -55,7 +56,7 @@ def run_trial(
     Args:
         timeout: seconds from its start to its answer.
         memory: resident bytes that it may take.
-        on_start: takes the process; whoever ends it, by :func:`end`, ends the trial.
+        on_start: takes the process; whoever ends it, by ``end_session``, ends the trial.
 
     Raises:
         ApiError: MODEL_NOT_READY, the device had too little of something.
@@ -86,7 +87,7 @@ def run_trial(
                 on_start(process)
                 fault = _watch(process, process.stdin, request, timeout, memory)
             finally:
-                end(process)  # what it started may still run
+                end_session(process)  # what it started may still run
             answer = _answer(process.stdout)
     try:
         verdict = fault or _judge(process.returncode, answer.removeprefix(IMPORTED))
@@ -98,15 +99,6 @@ def run_trial(
         if not verdict.memory and not answer.startswith(IMPORTED):
             _check_framework(version.format, timeout, timed_out=fault is not None)
     return verdict
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, and whatever it started."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        process.kill()
-    process.wait()
 
 
 def _watch(
@@ -215,8 +207,7 @@ def _judge(exit_code: int, answer: bytes) -> Verdict:
     if exit_code == -signal.SIGINT:  # from OpenBLAS, which has no threads: nobody else reaches the trial's session
         _retry_later("there were no threads to try the file")
     if exit_code < 0:
-        name = next((entry.name for entry in signal.Signals if entry == -exit_code), f"signal {-exit_code}")
-        return Verdict(False, f"it crashed its framework ({name})")
+        return Verdict(False, f"it crashed its framework ({signal_name(exit_code)})")
     try:
         result = json.loads(answer)
     except ValueError:

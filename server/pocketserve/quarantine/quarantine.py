@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve.engine.device.cores import available_memory
+from pocketserve.engine.device.processes import end_session
 from pocketserve.quarantine import TRIAL_PREFIX
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.repository.files import check_digest, content_digest, stamp, version_files
@@ -109,9 +110,7 @@ class Quarantine:
     def close(self) -> None:
         """End the trial that runs."""
         if (process := self._process) is not None:
-            from pocketserve.quarantine.process import end
-
-            end(process)
+            end_session(process)
 
     def _started(self, process: Popen[bytes]) -> None:
         self._process = process

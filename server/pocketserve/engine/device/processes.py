@@ -1,22 +1,55 @@
-"""Processes that others have started."""
+"""Processes that others have started: who started them, what they take, and how they end."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return what ``/proc/PID/stat`` says behind the name: state, parent, group, session and more (proc(5)).
+
+    Raises:
+        OSError: there is no such process any more.
+    """
+    # The name, in brackets, may hold anything.
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
 def descendants_of(pid: int) -> list[int]:
     """Return the processes that one has started, and those that they have."""
     children: dict[int, list[int]] = defaultdict(list)
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for other in all_processes():
         try:
-            # The name, in brackets, may hold anything; the state and the parent come after it.
-            parent = int(path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
+            children[int(stat_fields(other)[1])].append(other)
         except (OSError, ValueError, IndexError):
             continue
-        children[parent].append(int(path.parent.name))
     processes = list(children[pid])
     for process in processes:
         processes += children[process]
     return processes
+
+
+def all_processes() -> list[int]:
+    """Return the ids of all processes that the system shows; none where it shows no ``/proc``."""
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session of its own, and whatever it started in it."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait()
+
+
+def signal_name(exit_code: int) -> str:
+    """Return the name of the signal that ended a process, from its negative exit code; a number where it has none."""
+    return next((entry.name for entry in signal.Signals if entry == -exit_code), f"signal {-exit_code}")
