@@ -406,6 +406,15 @@ def test_a_broken_manifest_beside_a_file_is_told(run, petals_copy):
     assert "petals/model.toml: unknown key taks; did you mean 'task'?" in told
 
 
+def test_a_file_beside_a_folder_of_its_name_is_not_taken_for_the_folders_model(run, petals_copy, tmp_path):
+    bare = petals_copy.parent / "petals.tflite"
+    shutil.copy(MODELS / "digits" / "digits.tflite", bare)
+    for command in (["inspect", bare], ["predict", bare, *FLOWER, "--local"]):
+        assert f"'{bare}' lies beside a folder 'petals', which is the model of that name; rename" in run(
+            *command, code=1
+        )
+
+
 def test_folders_whose_names_no_model_can_have(run, petals_copy, tmp_path):
     odd = tmp_path / "my petals"
     petals_copy.rename(odd)

@@ -67,8 +67,8 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
             return service, path.name, None
     elif (names := _find(service, path, models.names)) is not None:
         return service, *names
-    elif path.name not in models.misnamed:
-        return service, path.stem, None
+    elif path.name not in models.misnamed and ((other := models.get(path.stem)) is None or not other.versions):
+        return service, path.stem, None  # a request says why it is no model
     service.close()
     raise CommandError(_no_model(path, model))
 
@@ -112,6 +112,8 @@ def _no_model(path: Path, model: str) -> str:
     if path.is_dir() and is_valid_name(path.name):
         return f"there is no model in the folder {model!r}; with --models-dir it is a folder of models"
     name = path.name if path.is_dir() else path.stem
+    if is_valid_name(path.name) and is_valid_name(name):
+        return f"{model!r} lies beside a folder {name!r}, which is the model of that name; rename the file"
     return f"a model cannot be called {name!r}: its name has no spaces, no / : \\ % ? # and no dot in front; rename it"
 
 
