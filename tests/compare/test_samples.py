@@ -9,8 +9,7 @@ import PIL.Image
 import pytest
 
 from conftest import MODELS
-from pocketserve.cli import CommandError
-from pocketserve.compare.samples import Facts, read_samples
+from pocketserve.compare.samples import DataSample, Facts, SampleError, hash_samples, read_samples, sample_files
 
 DIGITS = Facts("image-classification", [str(digit) for digit in range(10)])
 PETS = Facts("object-detection", ["cat", "dog"])
@@ -87,6 +86,39 @@ def test_rows_without_the_features_names(tmp_path: Path) -> None:
     assert (sample.read(), sample.truth) == (b"[1.0, 2.0, 3.0]", "4")
 
 
+def test_rows_without_a_line_of_names(tmp_path: Path) -> None:
+    """Numbers in the first line are a sample, too; a single file that is no table is one sample."""
+    table = write(tmp_path, {"t.csv": "1,2,3,4\n5,6,7,8\n"}) / "t.csv"
+    samples = read_samples(table, FLOWERS, 10)
+    assert [(sample.read(), sample.truth) for sample in samples] == [
+        (b"[1.0, 2.0, 3.0]", "4"),
+        (b"[5.0, 6.0, 7.0]", "8"),
+    ]
+    assert truths(write(tmp_path, {"7-b.png": ""}) / "7-b.png") == [("7-b.png", "7")]
+
+
+def test_a_folder_of_tables(tmp_path: Path) -> None:
+    """Their rows come one after the other; beside pictures, a table is passed over."""
+    write(tmp_path, {"a.csv": "1,2,3\n", "b.csv": "4,5,6\n7,8,9\n"})
+    assert [sample.read() for sample in read_samples(tmp_path, FLOWERS, 10)][1:] == [
+        b"[4.0, 5.0, 6.0]",
+        b"[7.0, 8.0, 9.0]",
+    ]
+    write(tmp_path, {"7.png": ""})
+    assert truths(tmp_path) == [("7.png", "7")]
+
+
+def test_files_of_samples(tmp_path: Path) -> None:
+    """Folders in folders count, documents and hidden files do not; the hash is of what the files hold."""
+    write(tmp_path, dict.fromkeys(("a/1.png", "b/2.png", "README.md", ".hidden.png", "b/.git/x"), "x"))
+    files = sample_files(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in files] == ["a/1.png", "b/2.png"]
+    samples = [DataSample(path.name, path) for path in files]
+    before = hash_samples(samples)
+    (tmp_path / "a/1.png").write_text("other")
+    assert hash_samples(samples) != before
+
+
 def test_texts(tmp_path: Path) -> None:
     """A column ``text`` is the input."""
     table = write(tmp_path, {"t.csv": 'text,label\n"well, good",positive\n'}) / "t.csv"
@@ -104,18 +136,18 @@ def test_a_limit_takes_samples_from_everywhere(tmp_path: Path) -> None:
     ("files", "name", "reason"),
     [
         ({}, "", "holds no samples"),
-        ({"x.txt": "1"}, "x.txt", "neither a folder nor a CSV file"),
+        ({}, "x.txt", "are no file and no folder"),
         ({"t.csv": "file,label\n"}, "t.csv", "a line for each sample"),
         ({"t.csv": "file,label\ngone.png,3\n"}, "t.csv", "names 'gone.png', which is not beside it"),
         ({"t.csv": "a,b,c,d\n1,2,3\n"}, "t.csv", "line 2 has 3 cells, the first 4"),
         ({"t.csv": "a,b,c,d\n1,2,x,4\n"}, "t.csv", "'x' is no number"),
         ({"t.csv": "a,b\n1,2\n"}, "t.csv", "2 columns for the 3 features"),
     ],
-    ids=["empty", "kind", "no lines", "missing file", "uneven", "words", "too few"],
+    ids=["empty", "gone", "no lines", "missing file", "uneven", "words", "too few"],
 )
 def test_data_that_cannot_be_used(files: dict[str, str], name: str, reason: str, tmp_path: Path) -> None:
     """One sentence says what is wrong with it."""
-    with pytest.raises(CommandError, match=reason):
+    with pytest.raises(SampleError, match=reason):
         read_samples(write(tmp_path, files) / name, FLOWERS, 10)
 
 
@@ -136,14 +168,14 @@ BOXES = "file,label,x,y,width,height\n"
 )
 def test_truths_that_are_none_of_the_task(facts: Facts, files: dict[str, str], reason: str, tmp_path: Path) -> None:
     """The first one is named before anything is measured."""
-    with pytest.raises(CommandError, match=reason):
+    with pytest.raises(SampleError, match=reason):
         read_samples(write(tmp_path, files), facts, 10)
 
 
 def test_a_true_value_that_is_no_number(tmp_path: Path) -> None:
     """Its line is named; an empty cell says that nobody knows."""
     table = write(tmp_path, {"t.csv": "a,b,c,d\n1,2,3,\n1,2,3,x\n"}) / "t.csv"
-    with pytest.raises(CommandError, match="line 3: the true value 'x' is no finite number"):
+    with pytest.raises(SampleError, match="line 3: the true value 'x' is no finite number"):
         read_samples(table, FLOWERS, 10)
     assert truths(table, FLOWERS, 1) == [("line 2", None)]
 

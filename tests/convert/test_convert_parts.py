@@ -25,7 +25,6 @@ from pocketserve.convert.environments import ENVIRONMENTS, MARKER, Environment, 
 from pocketserve.convert.plan import check_kinds, environment_of, plans_for, reachable_kinds
 from pocketserve.convert.publish import NewVersion, choose_name, publish
 from pocketserve.convert.registry import converters
-from pocketserve.convert.samples import hash_samples, sample_files
 from pocketserve.convert.verify import BOUNDS, check_agreement, compare_outputs, doubts
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.scan import scan
@@ -333,22 +332,6 @@ def test_a_result_that_is_a_folder(models: Path, tmp_path: Path) -> None:
 
 
 # --- Samples and agreement
-
-
-def test_files_of_samples(tmp_path: Path) -> None:
-    """Folders in folders count, documents and hidden files do not; the hash is of what the files hold."""
-    for name in ("a/1.png", "b/2.png", "README.md", ".hidden.png", "b/.git/x"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    files = sample_files(tmp_path)
-    assert [path.relative_to(tmp_path).as_posix() for path in files] == ["a/1.png", "b/2.png"]
-    before = hash_samples(files)
-    (tmp_path / "a/1.png").write_text("other")
-    assert hash_samples(files) != before
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ConversionError, match="holds no samples"):
-        sample_files(tmp_path / "empty")
 
 
 def scores(*best: int) -> dict[str, np.ndarray]:

@@ -248,6 +248,17 @@ def test_samples_calibrate_and_are_recorded(convert: Convert, folder: Path, tmp_
     assert provenance["samples"] == 3 and len(provenance["samples_sha256"]) == 64
 
 
+def test_labelled_data_of_a_comparison_are_samples_as_well(convert: Convert, folder: Path, tmp_path: Path) -> None:
+    """The column of the truth is no feature, nor a list of labels a sample; one reader serves both commands."""
+    (tmp_path / "rows.csv").write_text("sepal_length,sepal_width,petal_length,value\n5.1,3.5,1.4,0.2\n6,2.9,4.5,1.5\n")
+    convert(quantize="int8", samples=tmp_path / "rows.csv")
+    assert read_manifest(folder / "petals/model.toml").versions["tflite-int8"].provenance["samples"] == 2
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ConversionError, match="holds no samples"):
+        convert(quantize="int8", samples=empty)
+
+
 def test_a_folder_that_cannot_be_written(convert: Convert, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence names it, and the manifest is as it was."""
     before = contents(folder)

@@ -1,29 +1,39 @@
-"""The data to compare on: files and rows for the model's own task to read, with the truth where somebody wrote it down.
+"""The user's data: files and rows for the model's own task to read, with the truth where somebody wrote it down.
 
 A folder holds one folder a label, or files with a ``labels.csv`` beside them, or files that are named like their labels
-(``7.png``, ``7-b.png``). A CSV file names files, or holds texts, or rows of features; ``docs/compare.md`` has examples.
+(``7.png``, ``7-b.png``). A CSV file names files, or holds texts, or rows of features; any other file is one sample.
+``docs/compare.md`` has examples. Conversions read their samples here, too, also in environments that have NumPy only.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pocketserve.cli import CommandError
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.messages import excerpt
 from pocketserve.repository.scan import ModelEntry
+from pocketserve_wire.files.plain_file import read_plain
 
 LABELS_FILE = "labels.csv"
 MAX_FILES = 100_000
+MAX_FILE_BYTES = 256 << 20
 BOX = ("x", "y", "width", "height")
 TRUTHS = ("label", "value", "mask", "answer")
 """Columns of a CSV file that hold the truth; a box has those of :data:`BOX` besides."""
+
+_OTHER_SUFFIXES = frozenset({".md", ".toml", ".py", ".yaml", ".yml", ".html"})
+"""Of files in a folder that are no samples."""
+
+
+class SampleError(ValueError):
+    """Data that cannot be used; the text is one sentence with the way out."""
 
 
 class DataSample(NamedTuple):
@@ -41,8 +51,8 @@ class DataSample(NamedTuple):
     truth: Any = None
 
     def read(self) -> bytes:
-        """Return the bytes to send."""
-        return self.body if isinstance(self.body, bytes) else self.body.read_bytes()
+        """Return the bytes to send; OSError for a file that is gone or too large."""
+        return self.body if isinstance(self.body, bytes) else read_plain(self.body, MAX_FILE_BYTES)
 
 
 class Facts(NamedTuple):
@@ -66,25 +76,52 @@ def facts_of(entry: ModelEntry, model: LoadedModel) -> Facts:
 
 
 def read_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
-    """Return the samples of a folder or CSV file, ``limit`` at most, spread evenly over all of them.
+    """Return samples as :func:`select_samples` does, with truths that the model's task can be judged by.
 
     Raises:
-        CommandError: there are none, the CSV file cannot be understood, or a truth is none of the model's task.
+        SampleError: there are none, the CSV file cannot be understood, or a truth is none of the model's task.
+    """
+    return [_checked(sample, facts) for sample in select_samples(data, facts, limit)]
+
+
+def select_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
+    """Return the samples of a folder or file, ``limit`` at most, spread evenly over all of them.
+
+    Raises:
+        SampleError: there are none, or a CSV file cannot be understood.
     """
     try:
-        if data.is_dir():
-            listed = data / LABELS_FILE
-            samples = list(_of_table(listed, facts) if listed.is_file() else _of_folder(data, facts))
-        elif data.suffix.lower() == ".csv":
-            samples = list(_of_table(data, facts))
-        else:
-            raise CommandError(f"{str(data)!r} is neither a folder nor a CSV file; name one of them with --data")
+        samples = list(_all_samples(data, facts))
     except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}") from None
-    if not samples:
-        raise CommandError(f"{str(data)!r} holds no samples; see docs/compare.md for what it may hold")
-    step = max(1.0, len(samples) / limit)
-    return [_checked(samples[int(index * step)], facts) for index in range(min(limit, len(samples)))]
+        raise SampleError(f"{error.filename}: {error.strerror}") from None
+    step = max(1.0, len(samples) / limit)  # sorted by folders, the first ones might all be of one class
+    return [samples[int(index * step)] for index in range(min(limit, len(samples)))]
+
+
+def sample_files(data: Path) -> list[Path]:
+    """List the files of samples: the one that is named, or those below a folder, in the order of their names.
+
+    Raises:
+        SampleError: there are none, or too many.
+    """
+    if data.is_file():
+        return [data]
+    if not data.is_dir():
+        raise SampleError(f"the samples {str(data)!r} are no file and no folder; name one that is there")
+    files = [path for path in sorted(data.rglob("*")) if path.is_file() and not _is_other(path.relative_to(data))]
+    if not files:
+        raise SampleError(f"the folder {str(data)!r} holds no samples; docs/compare.md says what it may hold")
+    if len(files) > MAX_FILES:
+        raise SampleError(f"{str(data)!r} holds {len(files):,} files; {MAX_FILES:,} are possible")
+    return files
+
+
+def hash_samples(samples: Iterable[DataSample]) -> str:
+    """Return the SHA-256 over the hashes of what samples hold, in order."""
+    total = hashlib.sha256()
+    for sample in samples:
+        total.update(hashlib.sha256(sample.read()).digest())
+    return total.hexdigest()
 
 
 def _checked(sample: DataSample, facts: Facts) -> DataSample:
@@ -104,7 +141,7 @@ def _checked(sample: DataSample, facts: Facts) -> DataSample:
     else:
         return sample._replace(truth=None)
     if problem:
-        raise CommandError(f"{sample.name}: {problem}")
+        raise SampleError(f"{sample.name}: {problem}")
     return sample
 
 
@@ -154,14 +191,23 @@ def _listed(labels: Sequence[str]) -> str:
     return excerpt(", ".join(labels), 200)
 
 
-def _of_folder(folder: Path, facts: Facts) -> Iterator[DataSample]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path.relative_to(folder))]
-    if len(files) > MAX_FILES:
-        raise CommandError(f"{str(folder)!r} holds {len(files):,} files; {MAX_FILES:,} are possible")
-    names = [path.relative_to(folder) for path in files]
+def _all_samples(data: Path, facts: Facts) -> Iterator[DataSample]:
+    files = sample_files(data)
+    listed = data / LABELS_FILE
+    tables = [listed] if listed.is_file() else [path for path in files if path.suffix.lower() == ".csv"]
+    if listed.is_file() or len(tables) == len(files):
+        for table in tables:
+            yield from _of_table(table, facts)
+    else:
+        root = data if data.is_dir() else data.parent
+        yield from _of_files([path for path in files if path not in tables], root, facts)
+
+
+def _of_files(files: Sequence[Path], root: Path, facts: Facts) -> Iterator[DataSample]:
+    names = [path.relative_to(root) for path in files]
     if not facts.task.endswith("-classification"):  # a name tells no more than a class
         truths: list[str | None] = [None] * len(names)
-    elif names and all(len(name.parts) == 2 for name in names):  # one folder a label
+    elif all(len(name.parts) == 2 for name in names):  # one folder a label
         truths = [name.parts[0] for name in names]
     else:
         truths = [_label_in(name.stem, facts.labels) for name in names]
@@ -170,8 +216,8 @@ def _of_folder(folder: Path, facts: Facts) -> Iterator[DataSample]:
     yield from (DataSample(str(name), path, truth) for name, path, truth in zip(names, files, truths, strict=True))
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts) or path.suffix.lower() in (".md", ".csv")
+def _is_other(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts) or path.suffix.lower() in _OTHER_SUFFIXES
 
 
 def _label_in(stem: str, labels: Sequence[str]) -> str | None:
@@ -186,13 +232,15 @@ def _of_table(path: Path, facts: Facts) -> Iterator[DataSample]:
         text = path.read_text(encoding="utf-8-sig")
         lines = [line for line in csv.reader(text.splitlines()) if any(cell.strip() for cell in line)]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise CommandError(f"{path.name} is no CSV file in UTF-8: {error}") from None
+        raise SampleError(f"{path.name} is no CSV file in UTF-8: {error}") from None
+    if lines and all(map(_is_finite, lines[0])):  # rows without a line of names
+        lines = [[str(number) for number in range(1, len(lines[0]) + 1)], *lines]
     if len(lines) < 2:
-        raise CommandError(f"{path.name} needs a line of column names and a line for each sample")
+        raise SampleError(f"{path.name} needs a line of column names and a line for each sample")
     head = [cell.strip() for cell in lines[0]]
     uneven = next((number for number, line in enumerate(lines, 1) if len(line) != len(head)), None)
     if uneven is not None:
-        raise CommandError(f"{path.name}: line {uneven} has {len(lines[uneven - 1])} cells, the first {len(head)}")
+        raise SampleError(f"{path.name}: line {uneven} has {len(lines[uneven - 1])} cells, the first {len(head)}")
     rows = [dict(zip(head, map(str.strip, line), strict=True)) for line in lines[1:]]
     if "file" in head:
         yield from _of_listed_files(path, rows)
@@ -211,7 +259,7 @@ def _of_listed_files(path: Path, rows: Sequence[Mapping[str, str]]) -> Iterator[
         grouped.setdefault(row["file"], []).append(row)
     for name, lines in grouped.items():
         if not (path.parent / name).is_file():
-            raise CommandError(f"{path.name} names {name!r}, which is not beside it")
+            raise SampleError(f"{path.name} names {name!r}, which is not beside it")
         if set(BOX) <= lines[0].keys():
             boxes = [{"label": line["label"], **{key: _number(path, line[key]) for key in BOX}} for line in lines]
             yield DataSample(name, path.parent / name, [box for box in boxes if box["label"]])
@@ -228,7 +276,7 @@ def _of_features(path: Path, rows: Sequence[Mapping[str, str]], head: list[str],
         target = next(name for name in head if name not in names) if inputs else head[-1]
     inputs = inputs or [name for name in head if name != target]
     if facts.features and len(inputs) != len(facts.features):
-        raise CommandError(
+        raise SampleError(
             f"{path.name} has {len(inputs)} columns for the {len(facts.features)} features "
             f"{', '.join(facts.features[:20])}; name its columns like them"
         )
@@ -248,4 +296,4 @@ def _number(path: Path, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise CommandError(f"{path.name}: {text!r} is no number") from None
+        raise SampleError(f"{path.name}: {text!r} is no number") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve import __version__
+from pocketserve.compare.samples import SampleError, sample_files
 from pocketserve.convert import verify
 from pocketserve.convert.converter import (
     KINDS,
@@ -26,7 +27,7 @@ from pocketserve.convert.process import Job, LimitError, ProcessLimits, run_job
 from pocketserve.convert.publish import NewVersion, choose_name, publish
 from pocketserve.convert.registry import converters
 from pocketserve.convert.sample_run import load_arrays
-from pocketserve.convert.samples import FOLDER, hash_samples, sample_files
+from pocketserve.convert.samples import FOLDER
 from pocketserve.convert.staging import stage
 from pocketserve.repository.files import content_digest
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
@@ -98,7 +99,6 @@ class Reference(NamedTuple):
     facts: Mapping[str, Any]
     inputs: Path
     outputs: Path
-    files: Sequence[Path]
 
 
 class ModelConverter:
@@ -180,18 +180,29 @@ class ModelConverter:
 
     def _check_samples(self, plan: Plan) -> None:
         for step in plan:
-            if step.quantize in step.converter.needs_samples and not self._sample_files():
+            if step.quantize in step.converter.needs_samples and self._data() is None:
                 raise ConversionError(
                     f"--quantize {step.quantize} measures the ranges of numbers on samples, and there are none; give "
                     f"--samples FOLDER, or put some into {self._entry.folder / FOLDER}",
                     nearest="--quantize dynamic",
                 )
 
-    def _sample_files(self) -> list[Path]:
-        path, own = self._settings.samples, self._entry.folder / FOLDER
-        if path is not None:
-            return sample_files(path)
-        return sample_files(own) if own.is_dir() and self._entry.folder.name == self._entry.name else []
+    def _data(self) -> Path | None:
+        """Return the file or folder of samples; None where there is none.
+
+        Raises:
+            ConversionError: it is not there, or empty.
+        """
+        own = self._entry.folder / FOLDER
+        data = self._settings.samples
+        if data is None and own.is_dir() and self._entry.folder.name == self._entry.name:
+            data = own
+        if data is not None:
+            try:
+                sample_files(data)
+            except SampleError as error:
+                raise ConversionError(str(error)) from None
+        return data
 
     def _is_ready(self, converter: Converter) -> bool:
         name = environment_of(converter)
@@ -248,16 +259,16 @@ class ModelConverter:
         """Return the answers of the version to convert, from its own process; the same for all kinds."""
         if source.name in self._references:
             return self._references[source.name]
-        folder, files = self._folder(), self._sample_files()
+        folder, data = self._folder(), self._data()
         document = {
             "models_dir": str(self._settings.models_dir),
             "state_dir": str(self._settings.state_dir),
             "model": self._entry.name,
             "version": source.name,
-            "files": [str(file.absolute()) for file in files],
+            "data": str(data.absolute()) if data is not None else "",
         }
         facts = self._run_samples(f"running {source.name}", source.format, python, document, folder)
-        reference = Reference(facts, folder / "inputs.npz", folder / "outputs.npz", files)
+        reference = Reference(facts, folder / "inputs.npz", folder / "outputs.npz")
         if facts["skipped"]:
             self._note(f"left out of the samples: {facts['skipped'][0]}" + _more(facts["skipped"]))
         return self._references.setdefault(source.name, reference)
@@ -334,8 +345,8 @@ class ModelConverter:
             "date": datetime.date.today().isoformat(),
             "samples": 0 if reference.facts["random"] else int(reference.facts["count"]),
         }
-        if reference.files:
-            provenance["samples_sha256"] = hash_samples(reference.files)
+        if reference.facts["samples_sha256"]:
+            provenance["samples_sha256"] = reference.facts["samples_sha256"]
         options = {key: value for outcome in outcomes for key, value in outcome.options.items()}
         if options:
             provenance["options"] = options

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from pocketserve.compare.samples import Facts, SampleError, facts_of, hash_samples, select_samples
 from pocketserve.config import load_config
 from pocketserve.convert.converter import ConversionError
-from pocketserve.convert.samples import Samples, one_sample, prepare_samples, random_samples
+from pocketserve.convert.samples import MAX_SAMPLES, Samples, one_sample, prepare_samples, random_samples
 from pocketserve.convert.tool_process import report
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.inference.blocking import submit_and_wait
@@ -34,13 +35,13 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
     """Load a version, run it on samples, and write inputs and outputs as ``.npz`` files.
 
     Args:
-        document: ``models_dir``, ``state_dir``, ``model``, ``version``; ``files`` (samples), or ``arrays`` (an .npz of
+        document: ``models_dir``, ``state_dir``, ``model``, ``version``; ``data`` (samples), or ``arrays`` (an .npz of
             inputs by the names of another version, with its ``rows``), or neither for made-up ones; ``layouts`` as of
             an outcome; ``folder``, where ``inputs.npz`` and ``outputs.npz`` are written.
 
     Returns:
-        ``runtime``, ``task``, ``count``, ``rows``, ``skipped``, ``random``, and ``inputs`` and ``outputs`` as name,
-        datatype and shape.
+        ``runtime``, ``task``, ``count``, ``rows``, ``skipped``, ``random``, ``samples_sha256`` of data, and ``inputs``
+        and ``outputs`` as name, datatype and shape.
 
     Raises:
         ConversionError: it cannot be loaded, run, or given these samples.
@@ -53,12 +54,14 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
     service = Service(config)
     name, version = document["model"], document["version"]
     try:
-        with service.running(name, version) as (_, handle):
+        with service.running(name, version) as (entry, handle):
             model = handle.model
-            samples = _samples(model, document)
+            samples, digest = _samples(model, document, facts_of(entry, model))
             outputs = [_answer(service, name, version, one_sample(samples, at)) for at in range(samples.number)]
             specs = {"inputs": model.inputs.specs, "outputs": model.shown_outputs.specs}
             facts = {"runtime": model.runtime, "task": model.task.name}
+    except SampleError as error:
+        raise ConversionError(str(error)) from None
     except ApiError as error:
         raise ConversionError(error.message) from None
     finally:
@@ -72,6 +75,7 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
         "rows": samples.rows,
         "skipped": samples.skipped,
         "random": samples.random,
+        "samples_sha256": digest,
         **{key: [_plain(spec) for spec in value] for key, value in specs.items()},
     }
 
@@ -99,13 +103,15 @@ def _plain(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
 
 
-def _samples(model: LoadedModel, document: Mapping[str, Any]) -> Samples:
+def _samples(model: LoadedModel, document: Mapping[str, Any], facts: Facts) -> tuple[Samples, str]:
+    """Return the samples, and the hash of the data that they were made of."""
     if document.get("arrays"):
         arrays = load_arrays(Path(document["arrays"]))
-        return _transferred(model, arrays, document["rows"], document.get("layouts") or {})
-    if document.get("files"):
-        return prepare_samples(model, [Path(file) for file in document["files"]])
-    return random_samples(model)
+        return _transferred(model, arrays, document["rows"], document.get("layouts") or {}), ""
+    if document.get("data"):
+        data = select_samples(Path(document["data"]), facts, MAX_SAMPLES)
+        return prepare_samples(model, data), hash_samples(data)
+    return random_samples(model), ""
 
 
 def _transferred(

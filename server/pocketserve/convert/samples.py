@@ -1,34 +1,31 @@
-"""Samples: files of a user, through the model's own task and preprocessing, as arrays of its inputs."""
+"""Samples: data of a user, through the model's own task and preprocessing, as arrays of its inputs."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from pocketserve.compare.samples import DataSample
 from pocketserve.convert.converter import ConversionError
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.messages import excerpt, plural
-from pocketserve.tasks.base import Arrays, Hints
+from pocketserve.tasks.base import Arrays
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, ApiError
-from pocketserve_wire.files.plain_file import read_plain
 
 FOLDER = "samples"
 """In a model's folder: its samples where the command names none."""
 
 MAX_SAMPLES = 256
-MAX_FILE_BYTES = 64 << 20
 MAX_BYTES = 1 << 30
 """Of all samples' arrays together."""
 
 RANDOM_SAMPLES = 16
 MAX_RANDOM_ELEMENTS = 1 << 26
-_OTHER_SUFFIXES = frozenset({".md", ".toml", ".py", ".yaml", ".yml", ".html"})
 
 
 class Samples(NamedTuple):
@@ -49,48 +46,19 @@ class Samples(NamedTuple):
     random: bool = False
 
 
-def sample_files(path: Path) -> list[Path]:
-    """List the files of samples: the one that is named, or those below a folder, in the order of their names.
+def prepare_samples(model: LoadedModel, data: Sequence[DataSample]) -> Samples:
+    """Return data as inputs of a loaded model, prepared by its own task; ``.npz`` files hold arrays by input name.
 
     Raises:
-        ConversionError: there are none.
-    """
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise ConversionError(f"the samples {str(path)!r} are no file and no folder; name one that is there")
-    inner = (file for file in sorted(path.rglob("*")) if file.is_file() and file.suffix.lower() not in _OTHER_SUFFIXES)
-    files = [file for file in inner if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-    if not files:
-        raise ConversionError(
-            f"the folder {str(path)!r} holds no samples; put pictures, sounds, texts or .npy files in"
-        )
-    # Sorted by folders, the first ones might all be of one class: files spread over the whole are taken.
-    step = max(1, math.ceil(len(files) / MAX_SAMPLES))
-    return files[::step]
-
-
-def hash_samples(files: Iterable[Path]) -> str:
-    """Return the SHA-256 over the contents of files, in order."""
-    total = hashlib.sha256()
-    for file in files:
-        total.update(hashlib.sha256(read_plain(file, MAX_FILE_BYTES)).digest())
-    return total.hexdigest()
-
-
-def prepare_samples(model: LoadedModel, files: Sequence[Path]) -> Samples:
-    """Return files as inputs of a loaded model, prepared by its own task; ``.npz`` files hold arrays by input name.
-
-    Raises:
-        ConversionError: no file can be used; the sentence has the first one's reason.
+        ConversionError: no sample can be used; the sentence has the first one's reason.
     """
     runs: list[Arrays] = []
     skipped: list[str] = []
-    for file in files:
+    for sample in data:
         try:
-            runs += _runs_of(model, file)
+            runs += _runs_of(model, sample)
         except (ApiError, OSError, ValueError) as error:
-            skipped.append(f"{file.name}: {excerpt(getattr(error, 'message', error))}")
+            skipped.append(f"{sample.name}: {excerpt(getattr(error, 'message', error))}")
     if not runs:
         raise ConversionError(f"no sample can be used: {skipped[0] if skipped else 'there are none'}")
     return _stacked(model, runs, skipped)
@@ -123,13 +91,12 @@ def _random_array(spec: TensorSpec, random: np.random.Generator) -> Array:
     return random.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)  # small indices are always good
 
 
-def _runs_of(model: LoadedModel, file: Path) -> list[Arrays]:
-    """Return the inputs of each sample in a file; rows of a table, and windows of a sound, are samples of their own."""
-    if file.suffix.lower() == ".npz":
-        with np.load(file, allow_pickle=False) as arrays:
+def _runs_of(model: LoadedModel, sample: DataSample) -> list[Arrays]:
+    """Return the inputs of each run of a sample; rows of an array, and windows of a sound, are samples of their own."""
+    if isinstance(sample.body, Path) and sample.body.suffix.lower() == ".npz":
+        with np.load(sample.body, allow_pickle=False) as arrays:
             return _rows(model, {name: arrays[name] for name in arrays.files})
-    body = memoryview(read_plain(file, MAX_FILE_BYTES))
-    prepared = model.task.prepare(body, Hints("text/csv" if file.suffix.lower() == ".csv" else ""))
+    prepared = model.task.prepare(memoryview(sample.read()))
     return [row for run in prepared.runs for row in _rows(model, run)]
 
 

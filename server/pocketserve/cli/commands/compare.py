@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--reference", metavar="NAME", help="the version to hold the others against [the first]")
     parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL [the embedded models]")
     parser.add_argument(
-        "--data", type=Path, metavar="FOLDER|CSV", help="what to ask, best with labels [the model's own samples]"
+        "--data", type=Path, metavar="PATH", help="a file or folder to ask, best with labels [the model's samples]"
     )
     parser.add_argument("--limit", type=_limit, default=500, metavar="N", help="samples at most [500]")
     parser.add_argument("--seconds", type=_seconds, default=15.0, metavar="S", help="for all timed turns together [15]")
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         if path is not None and not path.absolute().parent.is_dir():
             raise CommandError(f"{str(path)!r} lies in a folder that does not exist; make it first")
     if options.data is not None and not options.data.exists():
-        raise CommandError(f"{str(options.data)!r} does not exist; name a folder or a CSV file with --data")
+        raise CommandError(f"{str(options.data)!r} does not exist; name a file or folder with --data")
     from pocketserve.compare.session import Plan, compare_versions  # late: --help needs no NumPy
 
     names = tuple(name.strip() for name in options.versions.split(",")) if options.versions else ()
