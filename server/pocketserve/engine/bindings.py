@@ -35,15 +35,20 @@ def bind_specs(actual: Sequence[TensorSpec], declared: Sequence[TensorSpec], dir
     specs = tuple(renamed.get(spec.name, spec) for spec in actual)
     by_name: dict[str, tuple[TensorSpec, str]] = {}
     for spec, own in zip(specs, actual, strict=True):
-        for name in (*spec.aliases, own.name, spec.name):
-            by_name.setdefault(name, (spec, own.name))
-        by_name[spec.name] = (spec, own.name)
+        by_name |= {name: (spec, own.name) for name in spec.aliases if name not in by_name}
+    # A tensor's name comes before another one's alias, and the manifest's before the file's.
+    by_name |= {own.name: (spec, own.name) for spec, own in zip(specs, actual, strict=True)}
+    by_name |= {spec.name: (spec, own.name) for spec, own in zip(specs, actual, strict=True)}
     return Bindings(specs, by_name)
 
 
 def _find(actual: Sequence[TensorSpec], spec: TensorSpec, position: int, count: int) -> TensorSpec | None:
+    """Return the tensor that a manifest means: the one of that name, else of that alias, else the one in that place."""
     for candidate in actual:
-        if spec.name == candidate.name or spec.name in candidate.aliases:
+        if spec.name == candidate.name:
+            return candidate
+    for candidate in actual:
+        if spec.name in candidate.aliases:
             return candidate
     # Names that differ altogether are matched in order, when both sides have as many.
     return actual[position] if count == len(actual) else None
