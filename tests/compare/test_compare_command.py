@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import functools
 import html.parser
 import json
+import operator
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import PIL.Image
 import pytest
 
 from conftest import MODELS, STATE
+from pocketserve.cli import main
 from pocketserve.compare.session import VersionFailure, VersionProcess
 from pocketserve.repository.manifest import read_manifest
 
@@ -56,7 +60,8 @@ def test_the_figures_hang_together(result: dict[str, Any]) -> None:
     for name, facts in result["versions"].items():
         for kind in ("run_ms", "answer_ms"):
             shares = facts[kind]
-            assert all(share["low"] <= share["value"] <= share["high"] for share in shares.values())
+            known = [share for share in shares.values() if share["low"] is not None]  # of six turns and more
+            assert all(share["low"] <= share["value"] <= share["high"] for share in known)
             assert 0 < shares["p50"]["value"] <= shares["p90"]["value"] <= shares["p99"]["value"]
             values = sorted(value for turn in facts["samples"][kind] for value in turn)
             assert values[0] <= shares["p50"]["value"] <= values[-1]
@@ -163,7 +168,7 @@ def test_two_devices_side_by_side(result: dict[str, Any], tmp_path: Path) -> Non
         (("nothing",), "unknown model"),
         (("digits", "--versions", "tflit"), "no version 'tflit'; it has tflite.*did you mean 'tflite'"),
         (("digits", "--reference", "tfjs", "--versions", "tflite"), "reference version 'tfjs' is not compared"),
-        (("digits", "--data", "/nowhere"), "does not exist; name a folder or a CSV file"),
+        (("digits", "--data", "/nowhere"), "does not exist; name a file or folder"),
         (("digits", "petals"), "name one model, or two JSON files"),
         (("a.json", "b.json"), "No such file"),
         (("digits", "--html", "/nowhere/x.html"), "folder that does not exist"),
@@ -177,10 +182,58 @@ def test_bad_input_gets_one_sentence(words: tuple[str, ...], reason: str) -> Non
     assert len(lines) == 1 and re.search(reason, lines[0]), printed
 
 
+@pytest.mark.parametrize("command", ["compare", "bench"])
+def test_threads_are_a_number_that_a_server_takes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Below 0 there are none."""
+    with pytest.raises(SystemExit):
+        main([command, "digits", "--threads", "-3"])
+    assert "--threads: must lie between 0 and 256" in capsys.readouterr().err
+
+
 def test_a_file_that_is_no_result(tmp_path: Path) -> None:
     """It is refused by name."""
     (tmp_path / "a.json").write_text("{}")
     assert "is no result of" in compare(tmp_path / "a.json", tmp_path / "a.json", fails=True)
+
+
+def leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value of a document, but those of the raw samples."""
+    if path and path[-1] != "samples":
+        yield path
+    items = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    for key, value in items:
+        if key != "samples":
+            yield from leaves(value, (*path, key))
+
+
+def test_a_changed_result_is_refused_in_one_sentence(
+    result: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever value of it was changed or removed: it is shown, or refused with what to do; nothing else."""
+    whole, changed = tmp_path / "whole.json", tmp_path / "changed.json"
+    small = {**result, "versions": {name: result["versions"][name] for name in ("tflite", "tflite-int8")}}
+    small["recommendation"] = {**result["recommendation"], "version": "tflite"}
+    whole.write_text(json.dumps(small))
+    refusals = 0
+    for path in leaves(small):
+        for value in (None, "x", [], {}, -1, 0, float("nan"), 10**400, ...):
+            document = copy.deepcopy(small)
+            holder = functools.reduce(operator.getitem, path[:-1], document)
+            if value is ...:
+                del holder[path[-1]]
+            else:
+                holder[path[-1]] = value
+            changed.write_text(json.dumps(document))
+            for words in ((whole, changed), (changed, whole, "--json")):
+                code = main(["compare", *map(str, words)])
+                printed = capsys.readouterr()
+                refusals += code
+                lines = printed.err.splitlines()
+                assert (code, len(lines)) in ((0, 0), (1, 1)), (path, value, printed)
+                assert not code or re.search("changed.json' (was|is) .*compare|different models", lines[0]), lines
+    assert refusals > 100
 
 
 def test_a_process_that_dies_is_a_failure_with_its_last_words() -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
+from sklearn.metrics import f1_score
 
 from pocketserve.cli import CommandError
 from pocketserve.compare.judge import judge
+from pocketserve.compare.samples import read_classes
 from pocketserve.compare.scores import measure_for
 
 
@@ -97,10 +99,44 @@ def test_labels_that_nobody_knows_are_no_truth() -> None:
 
 
 def test_top_5_and_f1() -> None:
-    """The fifth of six is within five; F1 is the mean over the true classes."""
+    """The fifth of six is within five; F1 is the mean over the classes that are true or answered."""
     answers = [classes(0, 1, 2, 3, 4, 5), classes(1, 2, 3, 4, 0, 5), classes(1, 0, 2, 3, 4, 5)]
     figures = measure_for("image-classification").overall(answers, [frozenset([0]), frozenset([0]), frozenset([1])])
     assert figures == {"top-5": 1.0, "F1": pytest.approx((2 / 3 + 2 / 3) / 2)}
+
+
+def test_f1_is_scikit_learns() -> None:
+    """The macro mean, also over classes that are answered and never true, or true and never answered."""
+    random = np.random.default_rng(7)
+    actual, answered = random.integers(0, 6, 40), random.integers(2, 9, 40)
+    figures = measure_for("text-classification").overall(
+        [classes(index) for index in answered.tolist()], [frozenset([index]) for index in actual.tolist()]
+    )
+    assert figures["F1"] == pytest.approx(f1_score(actual, answered, average="macro"))
+
+
+def lettered(best: int) -> dict[str, Any]:
+    """Return the answer of a classifier whose classes are A, a and B."""
+    order = [best, *(index for index in range(3) if index != best)]
+    return {"predictions": [{"label": "AaB"[i], "index": i, "score": 1 - n / 10} for n, i in enumerate(order)]}
+
+
+def test_letters_are_classes_of_their_own() -> None:
+    """Where a model tells A and a apart, the truth does; F1 has both."""
+    answers = {"right": [lettered(i) for i in (0, 1, 2)], "small": [lettered(i) for i in (1, 1, 2)]}
+    verdicts = judge("image-classification", answers, "right", ["A", "a", "B"])
+    assert [v["accuracy"]["value"] for v in verdicts.values()] == [1.0, pytest.approx(2 / 3)]
+    assert verdicts["small"]["accuracy"]["figures"]["F1"] == pytest.approx((0 + 2 / 3 + 1) / 3)
+
+
+def test_all_truths_are_read_in_one_way() -> None:
+    """Among labels a number is a label; among numbers the number of a class; other letters only if all else fails."""
+    labels = list(enumerate(["1", "2", "3"]))
+    assert read_classes(["1", "3", "0"], labels) == [{0}, {2}, set()]
+    assert read_classes(["0", "1", "0"], labels) == [{0}, {1}, {0}]
+    assert read_classes(["CAT", " Dog"], [(0, "cat"), (1, "dog")]) == [{0}, {1}]
+    assert read_classes(["cat", "2"], [(0, "Cat"), (1, "dog")]) == [{0}, set()]
+    assert read_classes(["crane"], [(0, "crane"), (1, "cat"), (2, "crane")]) == [{0, 2}]
 
 
 def test_an_error_of_a_regression() -> None:
@@ -128,7 +164,9 @@ def test_rounding_is_no_loss_beside_a_perfect_reference() -> None:
     assert {name: v["test"]["worse"] for name, v in verdicts.items()} == {"a": False, "rounded": False, "worse": True}
     few = judge("tabular-regression", {name: each[:1] for name, each in answers.items()}, "a", truth[:1])
     assert not few["worse"]["test"]["worse"]
-    assert few["worse"]["test"]["text"].endswith("; a loss shows from 6 samples on")
+    assert few["worse"]["test"]["text"] == "mean absolute error +0.5; a loss shows from 6 samples on"
+    assert verdicts["worse"]["test"]["text"] == "mean absolute error +0.5 (+0.5 to +0.5)"  # as the score is shown
+    assert verdicts["rounded"]["test"]["text"].endswith("; a change below 0.1% counts as none")
 
 
 def test_average_precision() -> None:

@@ -26,7 +26,8 @@ def version(run_ms: float, file_bytes: int, score: float | None = None, *, worse
 
 def recommended(default: str = "a", **versions: dict[str, Any]) -> dict[str, Any]:
     """Return the recommendation; the first version is the reference."""
-    return recommend({"versions": versions, "default": default, "reference": next(iter(versions))})
+    data = {"samples": ["0.png"]}
+    return recommend({"versions": versions, "default": default, "reference": next(iter(versions)), "data": data})
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,35 @@ def test_two_sentences_say_what_counts() -> None:
     )
     kept = recommended(a=version(1, 100), b=version(2, 200))["sentences"]
     assert kept.startswith("Keep a, the default version: its run takes 1 ms") and kept.count(". ") == 1
+
+
+def test_sentences_do_not_contradict_each_other() -> None:
+    """None is called the fastest or smallest that is not, a gain no loss, and random numbers no samples."""
+    kept = recommended(a=version(1, 100, 0.9), b=version(2, 50, 0.9))["sentences"]
+    assert kept.startswith("Keep a, the default version: its run takes 1 ms, and none that answers as well is faster. ")
+    assert "the smallest is b" in kept
+    kept = recommended(a=version(1.05, 50), b=version(1, 100))["sentences"]
+    assert "1.1 times (1.1 to 1.1) as long as b, whose file is not smaller. " in kept
+    better = {**version(1, 50, 1.0), "test": {"name": "McNemar, exact", "worse": False, "better": True, "p": 0.01}}
+    assert "It is measurably better than a (p = 0.01)" in recommended(a=version(2, 100, 0.5), b=better)["sentences"]
+    lost = recommended("b", a=version(2, 100), b=version(1, 50, worse=True))["sentences"]
+    assert lost.startswith("Serve a: its run takes 2 ms; b, the default version, is measurably worse. ")
+    gone = recommended("c", a=version(2, 100))["sentences"]
+    assert gone.startswith("Serve a: its run takes 2 ms; c, the default version, was not compared. ")
+    made_up = recommend({"versions": {"a": version(1, 1)}, "default": "a", "reference": "a", "data": {"samples": []}})
+    assert "10 made-up inputs" in made_up["sentences"]
+
+
+def test_one_turn_is_no_interval() -> None:
+    """What was measured once is said without one, and a fifth more time may be chance."""
+
+    def single(run_ms: float, file_bytes: int) -> dict[str, Any]:
+        facts = version(run_ms, file_bytes)
+        facts["samples"]["run_ms"] = [[run_ms]]
+        return facts
+
+    result = recommended(a=single(1, 100), b=single(1.2, 50))
+    assert result["version"] == "b" and ", 1.2 times as long as a, the default version" in result["sentences"]
 
 
 def test_nothing_good_is_nothing_recommended() -> None:

@@ -45,6 +45,13 @@ def test_names_that_begin_with_a_label(tmp_path: Path) -> None:
     assert {truth for _, truth in truths(tmp_path, facts)} == {None}
 
 
+def test_names_in_capitals_are_labels_of_their_own(tmp_path: Path) -> None:
+    """Where a model tells letters apart, the name's letters count."""
+    write(tmp_path, {"a-1.png": "", "A-1.png": ""})
+    facts = Facts("image-classification", ["A", "a"])
+    assert truths(tmp_path, facts) == [("A-1.png", "A"), ("a-1.png", "a")]
+
+
 def test_one_folder_a_label(tmp_path: Path) -> None:
     """The folder's name is the label."""
     write(tmp_path, {"3/a.png": "", "3/b.png": "", "5/a.png": ""})

@@ -98,3 +98,12 @@ def test_a_ratio_is_taken_round_by_round() -> None:
     """What slows a whole round down does not blur it."""
     slow = np.array([1.0, 10.0, 1.0, 100.0, 1.0, 5.0, 1.0])
     assert median_ratio(list(2 * slow), list(slow)) == (2.0, 2.0, 2.0)
+
+
+def test_too_few_turns_have_no_interval() -> None:
+    """Of one turn its ends would be the number itself, and of five it would hold the median too seldom."""
+    for number in (1, 5):
+        assert percentiles([[1.0, 2.0, 3.0]] * number, [0.5]) == [(2.0, None, None)]
+        assert median_ratio([2.0] * number, [1.0] * number) == (2.0, None, None)
+    assert percentiles([[1.0, 2.0, 3.0]] * 6, [0.5])[0].low is not None
+    assert paired_permutation([0.5])[0] == (0.5, None, None)

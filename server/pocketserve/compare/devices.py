@@ -11,6 +11,7 @@ from pocketserve.cli import CommandError
 from pocketserve.cli.output import human_bytes, print_table, printable
 from pocketserve.compare.report import number, with_interval
 from pocketserve.compare.session import SCHEMA
+from pocketserve.messages import excerpt
 
 MAX_BYTES = 256 * 2**20
 HEADER = ("VERSION", "RUN p50 ms, A", "B", "B / A", "CPU ms, A", "B", "MEMORY, A", "B", "SCORE")
@@ -25,13 +26,43 @@ def read_result(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise CommandError(f"{str(path)!r} is larger than {human_bytes(MAX_BYTES)}, and so no result of compare")
-        result = json.loads(path.read_text(encoding="utf-8"))
-        if result["schema"] != SCHEMA:
-            raise CommandError(f"{str(path)!r} was written by another release; compare on that device again")
-        _row("", result, result, next(iter(result["versions"])))
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
-        raise CommandError(f"{str(path)!r} is no result of `pocketserve compare --json`") from None
-    return dict(result)
+        result = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise CommandError(f"{str(path)!r} is no JSON; write it with `pocketserve compare MODEL --json`") from None
+    if not isinstance(result, dict) or "schema" not in result:
+        raise CommandError(f"{str(path)!r} is no result of `pocketserve compare MODEL --json`")
+    if result["schema"] != SCHEMA:
+        raise CommandError(f"{str(path)!r} was written by another release; compare on that device again")
+    try:
+        _check(result)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise CommandError(
+            f"{str(path)!r} was changed after `pocketserve compare` wrote it, or is damaged "
+            f"({type(error).__name__}: {excerpt(error, 100)}); compare on that device again"
+        ) from None
+    return result
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _check(result: Mapping[str, Any]) -> None:
+    """Go through all that is shown of a result.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError or ArithmeticError: something is missing, or of another kind.
+    """
+    facts = (*(result[key] for key in ("model", "task", "created")), result["device"]["machine"])
+    texts = (*facts, result["device"]["system"], *result["skipped"].values(), *result["data"]["samples"])
+    recommended = result["recommendation"]["version"]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(result["device"]["cores"], int):
+        raise TypeError("a text or a number of cores is something else")
+    if recommended is not None and recommended not in result["versions"]:
+        raise ValueError("the recommended version is not among the versions")
+    table = side_by_side(result, result)
+    for name in table["versions"]:
+        _row(name, result, result, name)
 
 
 def side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,17 +96,21 @@ def print_devices(first: Mapping[str, Any], second: Mapping[str, Any], names: tu
     table = side_by_side(first, second)
     for letter, name, device, recommended in zip("AB", names, table["devices"], table["recommended"], strict=True):
         facts = f"{device['machine']}, {device['cores']} cores, {device['system']}, {device['created']}"
-        print(printable(f"{letter}: {name}: {facts}; recommends {recommended}"))
+        print(printable(f"{letter}: {name}: {facts}; recommends {recommended or 'none of them'}"))
     print()
     print_table(HEADER, [_row(name, first, second, name) for name in table["versions"]])
     if not table["same_data"]:
         print("\nThey were asked different samples, so that only sizes, memory and speed compare.")
-    agree = table["recommended"][0] == table["recommended"][1]
-    print(
-        f"\nBoth recommend {table['recommended'][0]}."
-        if agree
-        else "\nThe devices recommend different versions: --apply belongs on each of them."
-    )
+    print(f"\n{_same_choice(*table['recommended'])}")
+
+
+def _same_choice(first: str | None, second: str | None) -> str:
+    """Return whether the devices recommend the same."""
+    if first is None or second is None:
+        return "Nothing is recommended for " + ("either." if first == second else "one of them.")
+    if first == second:
+        return f"Both recommend {first}."
+    return "The devices recommend different versions: --apply belongs on each of them."
 
 
 def _row(title: str, first: Mapping[str, Any], second: Mapping[str, Any], version: str) -> list[str]:
@@ -91,6 +126,8 @@ def _row(title: str, first: Mapping[str, Any], second: Mapping[str, Any], versio
 def _cells(facts: Mapping[str, Any] | None) -> tuple[str, str, str]:
     if facts is None:
         return "not run", "-", "-"
+    if facts["run_ms"]["p50"]["value"] <= 0 or facts["cpu_s"] < 0:
+        raise ValueError("a time is not above 0")
     private = facts["memory_bytes"]["private"]
     return (
         with_interval(facts["run_ms"]["p50"]),

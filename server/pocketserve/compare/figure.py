@@ -49,7 +49,7 @@ def panels_of(result: Mapping[str, Any]) -> list[BarPanel]:
             "Run of the model, p50 ms with 95 % interval (less is better)",
             {name: run["value"] for name, run in runs.items()},
             {name: number(run["value"]) for name, run in runs.items()},
-            {name: (run["low"], run["high"]) for name, run in runs.items()},
+            _intervals(runs),
         ),
         _bytes_panel("File (less is better)", {name: facts["file_bytes"] for name, facts in versions.items()}),
     ]
@@ -60,10 +60,16 @@ def panels_of(result: Mapping[str, Any]) -> list[BarPanel]:
     if scores:
         less = next(iter(scores.values()))["more_is_better"]
         title = f"{next(iter(scores.values()))['metric']}, 95 % interval ({'more' if less else 'less'} is better)"
-        intervals = {name: (score["low"], score["high"]) for name, score in scores.items()}
         texts = {name: score_text(score).partition(" ")[0] for name, score in scores.items()}
-        panels.append(BarPanel(title, {name: score["value"] for name, score in scores.items()}, texts, intervals))
+        panels.append(
+            BarPanel(title, {name: score["value"] for name, score in scores.items()}, texts, _intervals(scores))
+        )
     return panels
+
+
+def _intervals(estimates: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return the ends of the intervals, of those estimates that have one."""
+    return {name: (each["low"], each["high"]) for name, each in estimates.items() if each["low"] is not None}
 
 
 def _bytes_panel(title: str, sizes: Mapping[str, int]) -> BarPanel:

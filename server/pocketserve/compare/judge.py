@@ -17,12 +17,19 @@ from pocketserve.compare.scores import (
     measure_for,
     numbers_in,
 )
-from pocketserve.compare.statistics import bootstrap, least_provable_loss, mcnemar_exact, paired_permutation, wilson
+from pocketserve.compare.statistics import (
+    Estimate,
+    bootstrap,
+    least_provable_loss,
+    mcnemar_exact,
+    paired_permutation,
+    wilson,
+)
 
 ALPHA = 0.05
 LEAST_LOSS = 0.001
-"""A smaller loss is none, however certain it is: a share of the scale 0 to 1; of a regression, of the reference's mean
-error or of the truths' deviation, whichever is larger."""
+"""A smaller change is none, however certain it is: a share of the scale 0 to 1; of a regression, of the reference's
+mean error or of the truths' deviation, whichever is larger."""
 
 
 def judge(
@@ -137,15 +144,29 @@ def _paired_test(measure: Measure, scores: Sequence[float], base: Sequence[float
         gains, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
         return _test("McNemar, exact", mcnemar_exact(gains, losses), gains - losses, f"{gains} gained, {losses} lost")
     estimate, p = paired_permutation(differences)
-    text = f"mean difference {estimate.value:+.3g} ({estimate.low:+.3g} to {estimate.high:+.3g})"
+    text = f"{measure.name} {_change(estimate, measure)}"
     if len(differences) < least_provable_loss(ALPHA):
         text += f"; a loss shows from {least_provable_loss(ALPHA)} samples on"
-    loss = min(0.0, estimate.value + LEAST_LOSS * scale)
-    return _test("paired permutation", p, loss, text)
+    is_small = abs(estimate.value) <= LEAST_LOSS * scale
+    if p < ALPHA and is_small:
+        text += f"; a change below {LEAST_LOSS:.1%} counts as none"
+    return _test("paired permutation", p, 0.0 if is_small else estimate.value, text)
+
+
+def _change(estimate: Estimate, measure: Measure) -> str:
+    """Return how a mean score has changed, as the score is shown: an error that grew has a plus."""
+    if measure.same_from is None:
+        value, low, high = -estimate.value, estimate.high, estimate.low
+        ends = None if low is None or high is None else (-low, -high)
+    else:
+        value, low, high = estimate
+        ends = None if low is None or high is None else (low, high)
+    return f"{value:+.3g}" + (f" ({ends[0]:+.3g} to {ends[1]:+.3g})" if ends else "")
 
 
 def _test(name: str, p: float, difference: float, text: str) -> dict[str, Any]:
-    return {"name": name, "p": p, "worse": p < ALPHA and difference < 0, "text": text}
+    surely = p < ALPHA
+    return {"name": name, "p": p, "worse": surely and difference < 0, "better": surely and difference > 0, "text": text}
 
 
 def _finite(number: float) -> float | None:

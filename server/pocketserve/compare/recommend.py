@@ -46,7 +46,7 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _same_speed(ratio: Estimate) -> float:
-    return SAME_SPEED_IN_NOISE if ratio.low <= 1.0 else SAME_SPEED
+    return SAME_SPEED_IN_NOISE if ratio.low is None or ratio.low <= 1.0 else SAME_SPEED
 
 
 def _most_accurate(versions: Mapping[str, Any], best: str) -> str | None:
@@ -61,47 +61,57 @@ def _most_accurate(versions: Mapping[str, Any], best: str) -> str | None:
 
 def _sentences(result: Mapping[str, Any], choices: Mapping[str, Any], medians: Mapping[str, list[float]]) -> str:
     versions, best, default = result["versions"], choices["version"], result["default"]
-    facts = versions[best]
+    facts, fastest = versions[best], choices["fastest"]
     speed = f"its run takes {facts['run_ms']['p50']['value']:.3g} ms"
     if best == default:
         first = f"Keep {best}, the default version: {speed}"
-        if len(medians) > 1:
-            first += ", and none that answers as well is faster or smaller by more than the rule asks"
-    else:
-        first = f"Serve {best}: {speed}"
-        if default in medians:
-            first += f", {_against(median_ratio(medians[default], medians[best]))} {default}, the default version"
-        if facts["file_bytes"] < versions.get(default, facts)["file_bytes"]:
-            first += (
-                f", with {human_bytes(facts['file_bytes'])} instead of {human_bytes(versions[default]['file_bytes'])}"
-            )
+        if best != fastest:
+            first += f", {_against(median_ratio(medians[fastest], medians[best]))} {fastest}, whose file is not smaller"
+        elif len(medians) > 1:
+            first += ", and none that answers as well is faster"
+        return f"{first}. {_second_sentence(result, choices)}"
+    first = f"Serve {best}: {speed}"
+    if default in medians:
+        first += f", {_against(median_ratio(medians[default], medians[best]))} {default}, the default version"
+    if facts["file_bytes"] < versions.get(default, facts)["file_bytes"]:
+        first += f", with {human_bytes(facts['file_bytes'])} instead of {human_bytes(versions[default]['file_bytes'])}"
+    if default not in medians:
+        reason = "is measurably worse" if default in versions else "was not compared"
+        first += f"; {default}, the default version, {reason}"
     return f"{first}. {_second_sentence(result, choices)}"
 
 
 def _against(ratio: Estimate) -> str:
     """Return how many times as fast a version is, or how many times as long it takes, with the interval."""
+    ends = None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
     if ratio.value >= 1:
-        return f"{ratio.value:.2g} times ({ratio.low:.2g} to {ratio.high:.2g}) as fast as"
-    return f"{1 / ratio.value:.2g} times ({1 / ratio.high:.2g} to {1 / ratio.low:.2g}) as long as"
+        interval = f" ({ends[0]:.2g} to {ends[1]:.2g})" if ends else ""
+        return f"{ratio.value:.2g} times{interval} as fast as"
+    interval = f" ({1 / ends[1]:.2g} to {1 / ends[0]:.2g})" if ends else ""
+    return f"{1 / ratio.value:.2g} times{interval} as long as"
 
 
 def _second_sentence(result: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
-    versions, best = result["versions"], choices["version"]
+    versions, best, reference = result["versions"], choices["version"], result["reference"]
     facts = versions[best]
-    if best == result["reference"]:
+    test, is_reference = facts["test"], best == reference
+    if is_reference:
         head = "It is the reference itself"
     elif facts["accuracy"] is not None:
-        head = f"It is not measurably worse than {result['reference']} (p = {facts['test']['p']:.2g})"
+        relation = "measurably better" if test.get("better") else "not measurably worse"
+        head = f"It is {relation} than {reference} (p = {test['p']:.2g})"
     else:
-        head = f"It answers like {result['reference']} ({facts['test']['text']})"
+        head = f"Its answers are not measurably others than {reference}'s ({test['text']})"
     number = (facts["accuracy"] or facts["agreement"])["samples"]
     kind = "labelled samples" if facts["accuracy"] is not None else "samples without labels"
+    if not result["data"]["samples"]:
+        kind = "made-up inputs"
     accurate = choices["most_accurate"]
     extra = f", the most accurate is {accurate}" if accurate not in (None, best) else ""
     smallest = f", the smallest is {choices['smallest']}" if choices["smallest"] != best else ""
-    if not facts["test"]["name"].startswith("McNemar"):
-        return f"{head}{smallest}{extra}; {number} {kind}: {facts['test']['text']}."
-    return f"{head}{smallest}{extra}, and {number} {kind} {_provable(number)}."
+    if test["name"].startswith("McNemar"):
+        return f"{head}{smallest}{extra}, and {number} {kind} {_provable(number)}."
+    return f"{head}{smallest}{extra}; {number} {kind}{'' if is_reference else ': ' + test['text']}."
 
 
 def _provable(number: int) -> str:

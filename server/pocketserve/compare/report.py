@@ -7,6 +7,7 @@ from typing import Any
 
 from pocketserve.cli.measurement import load_warning
 from pocketserve.cli.output import human_bytes, print_table, printable
+from pocketserve.compare.statistics import LEAST_FOR_INTERVAL
 from pocketserve.messages import plural
 
 HEADER = (
@@ -50,8 +51,10 @@ def number(value: float) -> str:
     return f"{value:.{2 if value >= 1 else 3 if value >= 0.1 else 4}f}"
 
 
-def with_interval(estimate: Mapping[str, float]) -> str:
-    """Return a number with its 95 % interval."""
+def with_interval(estimate: Mapping[str, Any]) -> str:
+    """Return a number with its 95 % interval, where it has one."""
+    if estimate["low"] is None:
+        return f"{number(estimate['value'])} (no interval)"
     return f"{number(estimate['value'])} ({number(estimate['low'])}-{number(estimate['high'])})"
 
 
@@ -74,7 +77,7 @@ def score_text(accuracy: Mapping[str, Any] | None) -> str:
 def verdict(test: Mapping[str, Any]) -> str:
     """Return whether a version is measurably worse, with the test's p."""
     p = f" (p = {test['p']:.2g})" if "p" in test else ""
-    return ("YES" if test["worse"] else "no") + p
+    return ("YES" if test["worse"] else "no, better" if test.get("better") else "no") + p
 
 
 def print_report(result: Mapping[str, Any]) -> None:
@@ -88,6 +91,8 @@ def print_report(result: Mapping[str, Any]) -> None:
     print(load_warning(device["load"]), end="")
     print_table(HEADER, table_rows(result))
     print(LEGEND)
+    if missing := interval_warning(result):
+        print(missing)
     for name, facts in result["versions"].items():
         if name != result["reference"] and facts["test"]["text"]:
             print(printable(f"{name}: {facts['test'].get('name', 'test')}: {facts['test']['text']}"))
@@ -101,6 +106,16 @@ LEGEND = (
     "ANSWERS/s is with several callers at a time; CPU is what an answer costs the battery; MEMORY is private, without "
     "what the\nprocess held before the model was loaded, and PEAK the most that was resident."
 )
+
+
+def interval_warning(result: Mapping[str, Any]) -> str:
+    """Return a sentence where the times have no interval; empty otherwise."""
+    if all(facts["run_ms"]["p50"]["low"] is not None for facts in result["versions"].values()):
+        return ""
+    return (
+        f"Times without an interval come from fewer than {LEAST_FOR_INTERVAL} turns: chance may explain their "
+        "differences. Give more --seconds."
+    )
 
 
 def print_skipped(skipped: Mapping[str, str]) -> None:

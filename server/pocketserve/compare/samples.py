@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,7 +82,11 @@ def read_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
     Raises:
         SampleError: there are none, the CSV file cannot be understood, or a truth is none of the model's task.
     """
-    return [_checked(sample, facts) for sample in select_samples(data, facts, limit)]
+    samples = select_samples(data, facts, limit)
+    if facts.task.endswith("-classification"):
+        _check_classes([sample for sample in samples if sample.truth is not None], facts.labels)
+        return samples
+    return [_checked(sample, facts) for sample in samples]
 
 
 def select_samples(data: Path, facts: Facts, limit: int) -> list[DataSample]:
@@ -128,9 +133,7 @@ def _checked(sample: DataSample, facts: Facts) -> DataSample:
     """Return a sample whose truth its task can be judged by; of a task that has no score, without one."""
     if sample.truth is None:
         return sample
-    if facts.task.endswith("-classification"):
-        problem = _class_problem(sample.truth, facts.labels)
-    elif facts.task == "object-detection":
+    if facts.task == "object-detection":
         problem = _box_problem(sample.truth, facts.labels)
     elif facts.task == "tabular-regression":
         problem = "" if _is_finite(sample.truth) else f"the true value {sample.truth!r} is no finite number"
@@ -145,15 +148,43 @@ def _checked(sample: DataSample, facts: Facts) -> DataSample:
     return sample
 
 
-def _class_problem(truth: Any, labels: Sequence[str]) -> str:
-    """Return why a truth is no class: neither a label nor, as far as there are labels, the number of one."""
-    if not isinstance(truth, str):
-        return "boxes are no class; name one in a column 'label'"
-    text = truth.strip().casefold()
-    texts = {label.strip().casefold() for label in labels}
-    if text in texts or not texts or (text.isdecimal() and int(text) < len(labels)):
-        return ""
-    return f"the label {truth!r} is none of the model's: {_listed(labels)}"
+Classes = frozenset[Any]
+"""A true class by its index; several ones where a model has classes of the same label."""
+
+
+def read_classes(truths: Sequence[Any], classes: Iterable[tuple[Any, str]]) -> list[Classes]:
+    """Return the classes that truths mean, all of them read in one way; none for a truth that is no class.
+
+    They are read as labels; where that explains more of them, as labels in other letters (capitals), or as the numbers
+    of the classes. So a ``0`` among the labels 1 to 9 is not the class that is called 1.
+
+    Args:
+        classes: index and label of each.
+    """
+    labels: dict[str, set[Any]] = {}
+    numbers: dict[str, set[Any]] = {}
+    for index, label in classes:
+        labels.setdefault(label.strip(), set()).add(index)
+        numbers.setdefault(str(index), set()).add(index)
+    folded = Counter(map(str.casefold, labels))
+    letters = {label.casefold(): each for label, each in labels.items() if folded[label.casefold()] == 1}
+    texts = [str(truth).strip() for truth in truths]
+    readings = [
+        [frozenset(table.get(text, ())) for text in keys]
+        for table, keys in ((labels, texts), (letters, [text.casefold() for text in texts]), (numbers, texts))
+    ]
+    return max(readings, key=lambda reading: sum(map(bool, reading)))
+
+
+def _check_classes(samples: Sequence[DataSample], labels: Sequence[str]) -> None:
+    """Refuse a truth that is none of the classes, as far as there are labels."""
+    for sample in samples:
+        if not isinstance(sample.truth, str):
+            raise SampleError(f"{sample.name}: boxes are no class; name one in a column 'label'")
+    classes = read_classes([sample.truth for sample in samples], enumerate(labels))
+    wrong = next((sample for sample, each in zip(samples, classes, strict=True) if not each), None)
+    if labels and wrong is not None:
+        raise SampleError(f"{wrong.name}: the label {wrong.truth!r} is none of the model's: {_listed(labels)}")
 
 
 def _box_problem(truth: Any, labels: Sequence[str]) -> str:
@@ -223,7 +254,7 @@ def _is_other(path: Path) -> bool:
 def _label_in(stem: str, labels: Sequence[str]) -> str | None:
     """Return the label that a file's name is, or begins with before a separator: ``7``, ``7-b``, ``tabby cat_2``."""
     candidates = [label for label in labels if re.fullmatch(rf"{re.escape(label)}([-_. ].*)?", stem, re.IGNORECASE)]
-    return max(candidates, key=len, default=None)
+    return max(candidates, key=lambda label: (len(label), stem.startswith(label)), default=None)
 
 
 def _of_table(path: Path, facts: Facts) -> Iterator[DataSample]:

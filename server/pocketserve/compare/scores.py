@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.compare import detections
+from pocketserve.compare.samples import Classes, read_classes
 from pocketserve.tensors import Array
 
 Answer = Mapping[str, Any]
@@ -68,26 +69,14 @@ def _first(answer: Answer) -> Mapping[str, Any]:
     return first
 
 
-Classes = frozenset[Any]
-"""The true class by its index; several ones where a model has classes of the same label."""
-
-
 def classes_of(truths: Sequence[Any], answers: Iterable[Answer]) -> list[Classes]:
-    """Return the class that each truth means: the one of that label, and only where there is none, that of its number.
-
-    Args:
-        truths: as people write them.
-        answers: that hold the model's classes, by all versions.
-    """
-    labels: dict[str, set[Any]] = {}
-    indices: dict[str, set[Any]] = {}
-    for answer in answers:
-        for entry in answer.get("predictions") or []:
-            index = _class_of(entry)
-            labels.setdefault(str(entry.get("label", "")).strip().casefold(), set()).add(index)
-            indices.setdefault(str(index), set()).add(index)
-    texts = [str(truth).strip().casefold() for truth in truths]
-    return [frozenset(labels.get(text) or indices.get(text) or ()) for text in texts]
+    """Return the classes that truths mean, of those that the answers hold; none for one that nobody knows."""
+    classes = {
+        (_class_of(entry), str(entry.get("label", ""))): None
+        for answer in answers
+        for entry in answer.get("predictions") or []
+    }
+    return read_classes(truths, classes)
 
 
 def _class_of(entry: Mapping[str, Any]) -> Any:
@@ -102,14 +91,11 @@ def _class_figures(answers: Sequence[Answer], truths: Sequence[Classes]) -> dict
     if classes > 5:
         within = [any(_class_of(e) in truth for e in each[:5]) for each, truth in zip(entries, truths, strict=True)]
         figures["top-5"] = float(np.mean(within))
-    hits: Counter[Classes] = Counter()
-    claims: Counter[Classes] = Counter()
-    actual = Counter(truths)
-    for answer, truth in zip(answers, truths, strict=True):
-        claimed = _class_of(_first(answer))
-        hits[truth] += claimed in truth
-        claims[truth if claimed in truth else frozenset([claimed])] += 1
-    figures["F1"] = float(np.mean([2 * hits[each] / (actual[each] + claims[each]) for each in actual]))
+    by_index = {index: truth for truth in truths for index in truth}
+    predicted = [by_index.get(index, frozenset([index])) for index in map(_class_of, map(_first, answers))]
+    hits = Counter(truth for truth, each in zip(truths, predicted, strict=True) if truth == each)
+    number = Counter(truths) + Counter(predicted)
+    figures["F1"] = float(np.mean([2 * hits[each] / number[each] for each in number]))
     return figures
 
 

@@ -16,15 +16,18 @@ MAX_EXACT = 12
 """Paired differences whose signs are changed in every way; of more, in :data:`FLIPS` random ones."""
 
 CONFIDENCE = 0.95
+LEAST_FOR_INTERVAL = 6
+"""Turns or samples that an interval takes: between the ends of fewer, a median lies in less than 95 of 100 cases."""
+
 SEED = 15
 
 
 class Estimate(NamedTuple):
-    """A number with the ends of its 95 % interval."""
+    """A number with the ends of its 95 % interval; they are None where too little was measured for one."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 def percentiles(turns: Sequence[Sequence[float]], shares: Sequence[float] = (0.5, 0.9, 0.99)) -> list[Estimate]:
@@ -40,6 +43,8 @@ def percentiles(turns: Sequence[Sequence[float]], shares: Sequence[float] = (0.5
     if not filled:
         raise ValueError("there are no samples")
     values = np.quantile(np.concatenate(filled), shares)
+    if len(filled) < LEAST_FOR_INTERVAL:
+        return [Estimate(float(value), None, None) for value in values]
     random = np.random.default_rng(SEED)
     drawn = np.empty((RESAMPLES, len(shares)))
     for row in drawn:
@@ -64,6 +69,8 @@ def bootstrap(values: Array, statistic: Callable[..., Array]) -> Estimate:
     Args:
         statistic: such as ``np.mean``; takes the keyword ``axis``.
     """
+    if len(values) < LEAST_FOR_INTERVAL:
+        return Estimate(float(statistic(values, axis=0)), None, None)
     drawn = statistic(values[_draws(len(values))], axis=1)
     return Estimate(float(statistic(values, axis=0)), *_interval(drawn))
 

@@ -23,6 +23,7 @@ from pocketserve.messages import plural
 WARM_UP = 10
 MAX_ROUNDS = 1_000_000
 MAX_SECONDS = 86_400
+MAX_THREADS = 256
 MEMORY_KEYS = {
     "Rss": "resident",
     "Pss": "proportional",
@@ -46,7 +47,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL [the embedded models]")
     parser.add_argument("--rounds", type=_rounds, default=200, metavar="N", help="samples of each way [200]")
     parser.add_argument("--seconds", type=_seconds, default=30.0, metavar="S", help="stop sampling after so long [30]")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of one run [the fast cores]")
+    parser.add_argument("--threads", type=_threads, default=0, metavar="N", help="threads of one run [the fast cores]")
     parser.add_argument(
         "--tune", action="store_true", help="find the best threads and batches on this device, for model.toml"
     )
@@ -182,6 +183,13 @@ def _rounds(text: str) -> int:
     value = _number(int, text)
     if not 1 <= value <= MAX_ROUNDS:
         raise argparse.ArgumentTypeError(f"must lie between 1 and {MAX_ROUNDS}")
+    return int(value)
+
+
+def _threads(text: str) -> int:
+    value = _number(int, text)
+    if not 0 <= value <= MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"must lie between 0 and {MAX_THREADS}")
     return int(value)
 
 

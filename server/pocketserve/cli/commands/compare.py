@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.commands.bench import _seconds
+from pocketserve.cli.commands.bench import _seconds, _threads
 from pocketserve.cli.output import print_json
 from pocketserve.cli.progress import Progress
 
@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--limit", type=_limit, default=500, metavar="N", help="samples at most [500]")
     parser.add_argument("--seconds", type=_seconds, default=15.0, metavar="S", help="for all timed turns together [15]")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of one run [the fast cores]")
+    parser.add_argument("--threads", type=_threads, default=0, metavar="N", help="threads of one run [the fast cores]")
     parser.add_argument(
         "--layers", nargs=2, metavar=("A", "B"), help="find the first layers of two versions that differ, and why"
     )
@@ -132,10 +132,7 @@ def _apply(result: dict[str, Any]) -> str:
 
 
 def _limit(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
+    value = int(text) if text.isdecimal() else 0
     if not 1 <= value <= 100_000:
         raise argparse.ArgumentTypeError("must be a whole number from 1 to 100000")
     return value
