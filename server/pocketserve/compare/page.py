@@ -12,6 +12,7 @@ from pocketserve.compare.figure import svg_of
 from pocketserve.compare.report import HEADER, LEGEND, figures_of, table_rows
 from pocketserve.messages import plural
 
+JUDGED = ("VERSION", "RUNS ON", "TEST", "SAID", "FURTHER FIGURES")
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1d2129; max-width: 85rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; font-size: .85rem; }
@@ -51,7 +52,7 @@ def page_of(result: Mapping[str, Any]) -> str:
 {_table(HEADER, table_rows(result))}
 <p class="small">{_text(" ".join(LEGEND.split()))}</p>
 <h2>Answers against {_text(result["reference"])}</h2>
-{_table(("VERSION", "TEST", "SAID", "FURTHER FIGURES"), [_judged(*item) for item in result["versions"].items()])}
+{_table(JUDGED, [_judged(*item) for item in result["versions"].items()])}
 {_skipped(result["skipped"])}
 <h2>Everything, with all samples</h2>
 <details><summary>JSON</summary>
@@ -73,7 +74,13 @@ function save() {{
 
 def _judged(name: str, facts: Mapping[str, Any]) -> list[str]:
     figures = ", ".join(f"{key} {text}" for key, text in figures_of(facts["accuracy"])) if facts["accuracy"] else ""
-    return [name, facts["test"].get("name", ""), facts["test"]["text"], figures]
+    return [
+        name,
+        f"{facts['device']}, {facts['runtime']}",
+        facts["test"].get("name", ""),
+        facts["test"]["text"],
+        figures,
+    ]
 
 
 def _skipped(skipped: Mapping[str, str]) -> str:

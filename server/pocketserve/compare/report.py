@@ -96,6 +96,9 @@ def print_report(result: Mapping[str, Any]) -> None:
     for name, facts in result["versions"].items():
         if name != result["reference"] and facts["test"]["text"]:
             print(printable(f"{name}: {facts['test'].get('name', 'test')}: {facts['test']['text']}"))
+    for name, facts in result["versions"].items():
+        if facts["device"] != "cpu":
+            print(printable(f"{name}: runs on {facts['device']} ({facts['runtime']})"))
     print_skipped(result["skipped"])
     print(f"\n{printable(result['recommendation']['sentences'])}")
     print(f"Rule: {result['recommendation']['rule']}")

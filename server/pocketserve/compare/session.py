@@ -27,6 +27,10 @@ from pocketserve.compare.samples import DataSample, Facts, read_samples
 from pocketserve.compare.statistics import percentiles
 from pocketserve.engine.device.cores import usable_cores
 from pocketserve.messages import did_you_mean, excerpt
+from pocketserve.repository.scan import VersionEntry
+from pocketserve.runtimes.base import ModelLoadError, RuntimeMissingError
+from pocketserve.runtimes.devices import Options, device_name, devices_of, is_accelerated
+from pocketserve.runtimes.engines import engine_advice
 
 OPEN_TIMEOUT_S = 600.0
 """To import a framework and try an unseen file, each once, on a slow device."""
@@ -59,6 +63,7 @@ class Plan(NamedTuple):
         limit: samples at most.
         seconds: for the timed turns of all versions together.
         threads: of one run; 0 takes the fast cores.
+        devices: to run each version on, as far as it can; empty for what the manifest says.
     """
 
     model: str
@@ -69,6 +74,18 @@ class Plan(NamedTuple):
     limit: int = 500
     seconds: float = 15.0
     threads: int = 0
+    devices: Sequence[str] = ()
+
+
+class Candidate(NamedTuple):
+    """A version that is compared, as the manifest has it run, or on another device.
+
+    Attributes:
+        options: of the version's table, instead of the manifest's; None for those.
+    """
+
+    version: str
+    options: Options | None = None
 
 
 class ComparedModel(NamedTuple):
@@ -78,7 +95,7 @@ class ComparedModel(NamedTuple):
     folder: Path
     models_dir: str
     default: str
-    candidates: Sequence[str]
+    candidates: Mapping[str, Candidate]
     skipped: dict[str, str]
 
 
@@ -147,10 +164,7 @@ def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
     target = _find_target(plan)
     facts, runnable = _try_all(plan, target, progress)
     samples, origin = _samples(plan, target, facts)
-    reference = plan.reference or runnable[0]
-    if reference not in runnable:
-        reason = target.skipped.get(reference, "add it to --versions")
-        raise CommandError(f"the reference version {reference!r} is not compared: {reason}")
+    reference = _reference(plan, target, runnable)
     with ExitStack() as stack:
         measured, answers = _measure_all(plan, target, runnable, samples, stack, progress)
     if reference not in answers:
@@ -172,7 +186,9 @@ def compare_versions(plan: Plan, progress: Progress) -> dict[str, Any]:
             "samples": [sample.name for sample in samples],
             "labelled": sum(truth is not None for truth in truths),
         },
-        "versions": {name: {**measured[name], **verdicts[name]} for name in measured},
+        "versions": {
+            name: {**target.candidates[name]._asdict(), **measured[name], **verdicts[name]} for name in measured
+        },
         "skipped": target.skipped,
     }
     return {**result, "recommendation": recommend(result)}
@@ -183,7 +199,8 @@ def _find_target(plan: Plan) -> ComparedModel:
     try:
         entry = service.entry(name)
         statuses = {status.version: status for status in service.model_statuses(entry)}
-        for version in (*plan.versions, *([plan.reference] if plan.reference else [])):
+        reference = plan.reference.partition("@")[0] if plan.reference and plan.devices else plan.reference
+        for version in (*plan.versions, *([reference] if reference else [])):
             if version not in statuses:
                 listed = ", ".join(entry.versions) or "none"
                 raise CommandError(
@@ -191,17 +208,73 @@ def _find_target(plan: Plan) -> ComparedModel:
                 )
         selected = [version for version in entry.versions if not plan.versions or version in plan.versions]
         skipped = {version: statuses[version].reason for version in selected if not statuses[version].ready}
-        candidates = [version for version in selected if version not in skipped]
-        if not candidates:
+        ready = [version for version in selected if version not in skipped]
+        if not ready:
             raise CommandError(f"no version of {name!r} can be run here: {next(iter(skipped.values()), entry.problem)}")
-        folder = str(service.config.models_dir)
-        return ComparedModel(name, entry.folder, folder, entry.default_version, candidates, skipped)
+        default, candidates = entry.default_version, {version: Candidate(version) for version in ready}
+        if plan.devices:
+            devices = {version: _devices(entry.versions[version], skipped) for version in ready}
+            candidates = _on_devices(plan.devices, devices, skipped)
+            default = "@".join((default, *[*devices.get(default, ())][:1]))
+        return ComparedModel(name, entry.folder, str(service.config.models_dir), default, candidates, skipped)
     finally:
         service.close()
 
 
-def _job(plan: Plan, target: ComparedModel, version: str) -> dict[str, Any]:
-    return {"model": target.name, "models_dir": target.models_dir, "version": version, "threads": plan.threads}
+def _devices(version: VersionEntry, skipped: dict[str, str]) -> dict[str, Options]:
+    """Return what runs a version; nothing where its framework cannot be imported, which is noted."""
+    try:
+        return devices_of(version.format, version.options)
+    except (RuntimeMissingError, ModelLoadError) as error:
+        skipped[version.name] = str(error)
+        return {}
+
+
+def _on_devices(
+    wishes: Sequence[str], devices: Mapping[str, Mapping[str, Options]], skipped: dict[str, str]
+) -> dict[str, Candidate]:
+    """Return each version on each device that it has, as ``tflite@xnnpack``; the other pairs are noted.
+
+    Args:
+        wishes: names of devices; ``all`` stands for each that there is.
+        devices: by version, as :func:`devices_of` returns them.
+
+    Raises:
+        CommandError: no version has one of the devices; the sentence names those that there are.
+    """
+    present = {device_name(name): name for tables in devices.values() for name in tables}
+    names = dict.fromkeys(present if "all" in wishes else map(device_name, wishes))
+    for name in names:
+        if name not in present:
+            advice = engine_advice(name)
+            hint = f": {advice}" if advice is not None else did_you_mean(name, present)
+            raise CommandError(f"no version runs here on {name!r}, only on {' or '.join(present.values())}{hint}")
+    candidates = {}
+    for version, tables in devices.items():
+        for name in map(present.__getitem__, names):
+            key = f"{version}@{name}"
+            if name in tables:
+                candidates[key] = Candidate(version, dict(tables[name]))
+            elif tables:
+                skipped[key] = f"this version runs here on {' or '.join(tables)}"
+    return candidates
+
+
+def _reference(plan: Plan, target: ComparedModel, runnable: Sequence[str]) -> str:
+    """Return what the others are held against: as it was named, with a device or without, else the first that runs."""
+    for name in runnable:
+        if plan.reference in (None, name, target.candidates[name].version):
+            return name
+    reason = target.skipped.get(str(plan.reference), "add it to --versions")
+    raise CommandError(f"the reference version {plan.reference!r} is not compared: {reason}")
+
+
+def _job(plan: Plan, target: ComparedModel, name: str) -> dict[str, Any]:
+    version, options = target.candidates[name]
+    if options is not None and is_accelerated(options):
+        options = {**options, "required": True}  # the CPU would answer in its place, and be measured
+    job = {"model": target.name, "models_dir": target.models_dir, "version": version, "threads": plan.threads}
+    return {**job, "options": options}
 
 
 def _try_all(plan: Plan, target: ComparedModel, progress: Progress) -> tuple[Facts, list[str]]:

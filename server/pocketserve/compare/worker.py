@@ -51,16 +51,26 @@ class Subject:
     """A version under measurement; each method is a request of the parent.
 
     Args:
-        job: ``model``, ``version``, ``models_dir`` and ``threads``.
+        job: ``model``, ``version``, ``models_dir`` and ``threads``; ``options`` for the version's table, where they
+            are not the manifest's.
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
         self._service, self._name, _ = open_local(job["model"], job["models_dir"], threads=job["threads"])
         self._version = job["version"]
+        if job.get("options") is not None:
+            self._replace_options(job["options"])
         self._sources: list[Callable[[], Payload]] = []
         self._payloads: list[Payload] = []
         self._next = 0
         self._slowest_s = 0.0
+
+    def _replace_options(self, options: dict[str, Any]) -> None:
+        """Have the version loaded as if the manifest had these options; a trial is of them, too."""
+        models = self._service.repository.models()
+        entry = models[self._name]
+        version = entry.versions[self._version]._replace(options=options)
+        models.replace(entry._replace(versions={**entry.versions, self._version: version}))
 
     def open(self) -> dict[str, Any]:
         """Load the version; return how long that took, what it holds, and what its data must look like."""

@@ -15,7 +15,7 @@ from pocketserve.convert.converter import KINDS, ConversionError
 from pocketserve.messages import excerpt
 from pocketserve.repository.files import version_files
 from pocketserve.repository.manifest import is_valid_name
-from pocketserve.repository.manifest_edit import Document, edit_manifest, use_table_headers
+from pocketserve.repository.manifest_edit import Document, declare_versions, edit_manifest
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.repository.toml_table import ManifestError
 from pocketserve.runtimes.base import ModelLoadError
@@ -231,14 +231,7 @@ def _add_version(
 
     Of a version that is replaced, everything else that its owner wrote into its table stays.
     """
-    if "default_version" not in document and entry.default_version:
-        document["default_version"] = entry.default_version
-    use_table_headers(document, "versions")
-    if "versions" not in document:
-        document["versions"] = {
-            name: {"file": version.path.relative_to(entry.folder).as_posix()}
-            for name, version in entry.versions.items()
-        }
+    declare_versions(document, entry)
     versions = document["versions"]
     if new.name in versions:
         table = versions[new.name]

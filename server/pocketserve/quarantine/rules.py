@@ -13,6 +13,7 @@ from typing import Any, Final
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import sidecar_files
 from pocketserve.runtimes.base import ModelSource, RuntimeMissingError
+from pocketserve.runtimes.devices import is_accelerated
 from pocketserve.runtimes.tflite.delegates import find_library
 
 _SYSTEM: Final = (
@@ -48,14 +49,13 @@ def rules_for(entry: ModelEntry, version: VersionEntry, source: ModelSource, fol
     keras_home = os.environ.get("KERAS_HOME")
     settings = [os.path.join(keras_home, "keras.json")] if keras_home else []  # read by the import of Keras
     readable = [*_FACTS, *settings, *map(str, model)]
-    accelerated = version.options.keys() & {"delegate", "providers"}
     return {
         "read": [*readable, *_node_modules(), *programs] if needs_node else readable,
         # Imports look for libraries by the system's programs; later, the filter of system calls starts none.
         "execute": list(_node()) if needs_node else programs,
         "list": listed,
         "write": [folder],
-        "device": ["/dev/null", "/dev/zero", *(["/dev"] if accelerated else [])],
+        "device": ["/dev/null", "/dev/zero", *(["/dev"] if is_accelerated(version.options) else [])],
         "processes": needs_node,
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.repository.manifest import FILE_NAME, parse_manifest, read_manifest
-from pocketserve.repository.scan import TRITON_CONFIG
+from pocketserve.repository.scan import TRITON_CONFIG, ModelEntry
 from pocketserve.repository.toml_table import ManifestError
 from pocketserve.repository.triton_config import read_config
 
@@ -71,6 +71,18 @@ def _changed(document: Document, change: Callable[[Document], object]) -> str | 
     except (TOMLKitError, ValueError):
         return None
     return after
+
+
+def declare_versions(document: Document, entry: ModelEntry) -> None:
+    """Give each version of a model its table, so that one can be changed; nothing else changes by that."""
+    if "default_version" not in document and entry.default_version:
+        document["default_version"] = entry.default_version
+    use_table_headers(document, "versions")
+    if "versions" not in document:
+        document["versions"] = {
+            name: {"file": version.path.relative_to(entry.folder).as_posix()}
+            for name, version in entry.versions.items()
+        }
 
 
 def use_table_headers(document: Document, name: str) -> None:

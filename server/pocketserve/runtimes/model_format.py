@@ -76,4 +76,7 @@ class ModelFormat(NamedTuple):
     properties: Callable[[Path], Mapping[str, str]] | None = None
     # opens a ``ModelSource`` so that its intermediate results can be had; None where the format keeps them to itself
     layers: Callable[[ModelSource], RunLayers] | None = None
+    # devices that run a version here, by name, each with the options that choose it, the one that the given options
+    # choose in front; None for the CPU alone
+    devices: Callable[[Mapping[str, Any]], Mapping[str, Mapping[str, Any]]] | None = None
     triton: str = ""  # Triton's names of its backend

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import CommandError
 from pocketserve.cli.commands.bench import _seconds, _threads
 from pocketserve.cli.output import print_json
 from pocketserve.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from pocketserve.repository.manifest_edit import Document
+    from pocketserve.repository.scan import ModelEntry
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -33,6 +38,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=_seconds, default=15.0, metavar="S", help="for all timed turns together [15]")
     parser.add_argument("--threads", type=_threads, default=0, metavar="N", help="threads of one run [the fast cores]")
     parser.add_argument(
+        "--device", metavar="NAME[,NAME…]", help="run each version on these, such as cpu,xnnpack [as model.toml says]"
+    )
+    parser.add_argument(
         "--layers", nargs=2, metavar=("A", "B"), help="find the first layers of two versions that differ, and why"
     )
     parser.add_argument("--apply", action="store_true", help="make the recommended version the default one")
@@ -55,13 +63,14 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"{str(options.data)!r} does not exist; name a file or folder with --data")
     from pocketserve.compare.session import Plan, compare_versions  # late: --help needs no NumPy
 
-    names = tuple(name.strip() for name in options.versions.split(",")) if options.versions else ()
-    files = options.model[0], options.models_dir, names, options.reference, options.data
+    versions, devices = (_names(text) for text in (options.versions, options.device))
+    files = options.model[0], options.models_dir, versions, options.reference, options.data
+    plan = Plan(*files, options.limit, options.seconds, options.threads, devices)
     if options.layers:
-        return _show_layers(options, Plan(*files, options.limit, options.seconds, options.threads))
+        return _show_layers(options, plan)
     progress = Progress(lines=True)
     try:
-        result = compare_versions(Plan(*files, options.limit, options.seconds, options.threads), progress.show)
+        result = compare_versions(plan, progress.show)
     finally:
         progress.end()
     _write_files(options, result)
@@ -76,11 +85,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
+
+
 def _show_devices(options: argparse.Namespace) -> int:
     from pocketserve.compare.devices import print_devices, read_result, side_by_side
 
-    if options.apply or options.html or options.png:
-        raise CommandError("--apply, --html and --png belong to a comparison on this device")
+    if options.apply or options.html or options.png or options.device:
+        raise CommandError("--apply, --device, --html and --png belong to a comparison on this device")
     first, second = (read_result(Path(name)) for name in options.model)
     if options.json:
         print_json(side_by_side(first, second))
@@ -92,8 +105,8 @@ def _show_devices(options: argparse.Namespace) -> int:
 def _show_layers(options: argparse.Namespace, plan: Any) -> int:
     from pocketserve.compare.layers import compare_layers, print_layers
 
-    if options.apply or options.html or options.png:
-        raise CommandError("--apply, --html and --png belong to a comparison of whole versions")
+    if options.apply or options.html or options.png or options.device:
+        raise CommandError("--apply, --device, --html and --png belong to a comparison of whole versions")
     result = compare_layers(plan, options.layers)
     if options.json:
         print_json(result)
@@ -122,13 +135,32 @@ def _apply(result: dict[str, Any]) -> str:
         return f"{version} is the default version already."
     default = result["default"]
     if default not in result["versions"] and default not in result["skipped"]:
-        raise CommandError(f"{version} was not compared with {default}, the default version; add it to --versions")
+        option = "--device" if "@" in default else "--versions"
+        raise CommandError(f"{version} was not compared with {default}, the default version; add it to {option}")
     from pocketserve.repository.manifest_edit import edit_manifest
+    from pocketserve.repository.scan import scan
 
     if folder.name != result["model"]:
         raise CommandError(f"put the files of {result['model']!r} into a folder of that name, then --apply can set it")
-    edit_manifest(folder, lambda document: document.__setitem__("default_version", version))
-    return f"{folder / 'model.toml'}: default_version is {version} now; `pocketserve models` has a server read it."
+    name, options = (result["versions"][version][key] for key in ("version", "options"))
+    edit_manifest(folder, partial(_set_default, scan(folder.parent)[result["model"]], name, options))
+    title = f"{name}, as {version}," if version != name else name
+    return f"{folder / 'model.toml'}: default_version is {title} now; `pocketserve models` has a server read it."
+
+
+def _set_default(entry: ModelEntry, name: str, options: dict[str, Any] | None, document: Document) -> None:
+    """Make a version the default one, with the options in its table that choose its device; None leaves them."""
+    from pocketserve.repository.manifest_edit import declare_versions
+
+    present = entry.versions[name].options
+    if options is not None and options != present:
+        declare_versions(document, entry)
+        table = document["versions"][name]
+        for key in present.keys() - options.keys():
+            del table[key]
+        for key in [key for key, value in options.items() if present.get(key) != value]:
+            table[key] = options[key]
+    document["default_version"] = name
 
 
 def _limit(text: str) -> int:

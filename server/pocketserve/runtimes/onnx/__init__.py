@@ -17,6 +17,7 @@ FORMATS = (
         frameworks=(FRAMEWORK,),
         own_threads=True,
         other_files=late(f"{__name__}.check.external_files"),
+        devices=late(f"{__name__}.native.onnx_devices"),
         layers=late(f"{__name__}.layers.open_onnx_layers"),
         triton="onnxruntime",
     ),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.devices import Options, current_first, device_name
 from pocketserve.runtimes.framework_import import require_framework
 from pocketserve.runtimes.onnx import INSTALL
 
@@ -16,6 +17,7 @@ from .errors import clean_text
 _log = logging.getLogger(__name__)
 
 CPU = "CPUExecutionProvider"
+_NO_DEVICES = (CPU, "AzureExecutionProvider")  # the second one asks a server elsewhere
 
 
 def provider_options(source: ModelSource) -> tuple[list[str], bool]:
@@ -24,6 +26,17 @@ def provider_options(source: ModelSource) -> tuple[list[str], bool]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ModelLoadError(f'the option providers is a list such as ["NnapiExecutionProvider"], not {names!r:.100}')
     return [name for name in dict.fromkeys(names) if name != CPU], source.flag("required")
+
+
+def onnx_devices(options: Options) -> dict[str, Options]:
+    """Return what runs a version: the CPU, and the execution providers that this package has."""
+    plain = {key: value for key, value in options.items() if key not in ("providers", "required")}
+    available = import_package("onnxruntime").get_available_providers()
+    devices = {"cpu": plain} | {
+        device_name(name): plain | {"providers": [name]} for name in available if name not in _NO_DEVICES
+    }
+    preferred = [name for name in options.get("providers", ()) if name != CPU]
+    return current_first(devices, device_name(preferred[0]) if preferred else "cpu", options)
 
 
 def import_package(module: str) -> Any:
@@ -63,7 +76,9 @@ def open_native(ort: Any, path: Path, threads: int, providers: Sequence[str], re
     check(failed, "did not start")
     if failed:
         _log.warning("%s runs without %s%s", path.name, ", ".join(failed), fault)
-    return native, _device(native)
+    device = _device(native)
+    check(providers if device == "cpu" else [], "takes nothing of this model")
+    return native, device
 
 
 def _native(ort: Any, path: Path, threads: int, providers: Sequence[str]) -> Any:

@@ -11,6 +11,7 @@ FORMATS = (
         marker="model.json",
         by_name=True,
         missing=late(f"{__name__}.packages.missing"),
+        devices=late(f"{__name__}.packages.tfjs_devices"),
         starts_processes=True,
         whole_folder=True,
     ),

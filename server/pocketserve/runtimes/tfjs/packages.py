@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pocketserve.config import STATE_VARIABLE, default_state_dir
 from pocketserve.runtimes.base import RuntimeMissingError
+from pocketserve.runtimes.devices import Options, current_first
 
 MODULES_VARIABLE = "POCKETSERVE_TFJS_MODULES"
 NO_NODE = "Node.js is not installed; in Termux: pkg install nodejs (elsewhere: nodejs.org)"
@@ -22,6 +23,13 @@ def missing() -> str | None:
     except RuntimeMissingError as error:
         return str(error)
     return None if shutil.which("node") else NO_NODE
+
+
+def tfjs_devices(options: Options) -> dict[str, Options]:
+    """Return the backends of TensorFlow.js as devices; WebAssembly is the one that is taken by itself."""
+    current = str(options.get("backend", "wasm"))
+    devices = {backend: {**options, "backend": backend} for backend in ("wasm", "cpu")}
+    return current_first(devices, current, {**options, "backend": current})
 
 
 def find_modules(modules: Path | None = None) -> Path:

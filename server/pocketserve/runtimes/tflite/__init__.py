@@ -24,6 +24,7 @@ FORMATS = (
         metadata=late(f"{__name__}.description.read_metadata"),
         associated_files=late(f"{__name__}.description.read_associated_files"),
         properties=late(f"{__name__}.description.read_properties"),
+        devices=late(f"{__name__}.delegates.tflite_devices"),
         layers=late(f"{__name__}.layers.open_tflite_layers"),
     ),
 )

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.devices import Options, current_first
 from pocketserve.trust.verified_files import not_trusted, private_copy
 
 OPTION_KEYS = frozenset({"delegate", "delegate_options", "required"})
@@ -93,6 +94,15 @@ def delegate_request(source: ModelSource) -> DelegateRequest | None:
     else:
         raise ModelLoadError(not_trusted(source.original, f"the delegate {delegate[:100]} is code that is not trusted"))
     return DelegateRequest(Path(delegate).name, library, dict(texts), required)
+
+
+def tflite_devices(options: Options) -> dict[str, Options]:
+    """Return what runs a version by its options: XNNPACK, the CPU without it, and the delegate that they name."""
+    delegate = options.get("delegate")
+    plain = {key: value for key, value in options.items() if key not in {"xnnpack", *OPTION_KEYS}}
+    devices = {"xnnpack": plain | {"xnnpack": True}, "cpu": plain | {"xnnpack": False}}
+    current = "xnnpack" if options.get("xnnpack", True) else "cpu"
+    return current_first(devices, Path(delegate).name if isinstance(delegate, str) else current, options)
 
 
 def _is_c_text(value: object) -> bool:

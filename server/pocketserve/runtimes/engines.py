@@ -1,0 +1,57 @@
+"""Other engines than the formats' own, by the words that people write for them, and the nearest way to each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class OtherEngine(NamedTuple):
+    """An engine that runs no version by itself here.
+
+    Attributes:
+        words: its names in lower case, as people write them in ``--to``, ``--device`` or a manifest.
+        advice: one sentence with the reason and the nearest way.
+    """
+
+    words: tuple[str, ...]
+    advice: str
+
+
+ENGINES = (
+    OtherEngine(
+        ("openvino", "ov", "ir"),
+        "OpenVINO runs ONNX versions where onnxruntime-openvino is installed in place of onnxruntime, by providers = "
+        '["OpenVINOExecutionProvider"] in model.toml; `pocketserve convert MODEL --to openvino` writes its own files',
+    ),
+    OtherEngine(
+        ("coreml", "core-ml", "mlprogram", "mlpackage"),
+        "Core ML runs on Apple's systems only, which Pocketserve does not serve from; `pocketserve convert MODEL --to "
+        "coreml` writes its package on Linux, too",
+    ),
+    OtherEngine(
+        ("tensorrt", "trt", "nvtensorrtrtx"),
+        "TensorRT runs on NVIDIA's graphics cards only, and what it compiled fits one of them; on a desktop with one, "
+        'install onnxruntime-gpu and serve an ONNX version with providers = ["TensorrtExecutionProvider"]',
+    ),
+    OtherEngine(
+        ("nnapi",),
+        "NNAPI is a part of Android that Android 15 deprecates, and no package in Termux has a way to it; serve a "
+        "TFLite version with XNNPACK, or with the chip maker's delegate",
+    ),
+    OtherEngine(
+        ("tract",),
+        "Tract is a library for programs of one's own, and reads ONNX files as they are; `pocketserve convert MODEL "
+        "--to onnx` makes one, which ONNX Runtime serves here",
+    ),
+    OtherEngine(
+        ("mlkit", "ml-kit", "ml_kit"),
+        "ML Kit runs TFLite files inside an Android app and has no interface for Python; `pocketserve convert MODEL "
+        "--to tflite` makes such a file, and Pocketserve serves the same one",
+    ),
+)
+
+
+def engine_advice(word: str) -> str | None:
+    """Return the sentence for what somebody wrote for an engine; None where it names none."""
+    word = word.strip().lower()
+    return next((engine.advice for engine in ENGINES if word in engine.words), None)
