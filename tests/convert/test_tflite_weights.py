@@ -108,6 +108,45 @@ def test_graphs_that_share_a_weight_share_it_in_the_new_file(tmp_path: Path):
     assert np.array_equal(alone, beside)
 
 
+def test_a_table_on_two_levels_is_written_after_both_parents(tmp_path: Path):
+    """Offsets lead forward only. Here a metadata's name is that of a signature's input as well, which lies deeper."""
+    name = tflite_model.FlatNode()
+    name.set_child(0, tflite_model.FlatVector(b"shared"))
+    signature = tflite_model.FlatNode()
+    signature.set_child(0, [name])
+    model = tflite_model.read_tflite_model(DIGITS)
+    model.set_child(6, [name])
+    model.set_child(7, [signature])
+    path = tmp_path / "shared.tflite"
+    with path.open("wb") as file:
+        write_tree(model, tflite_model.IDENTIFIER, file)
+    anew = tflite_model.read_tflite_model(path)
+    assert [node.text(0) for node in (*anew.nodes(6), *anew.nodes(7)[0].nodes(0))] == ["shared", "shared"]
+    shrunk(path, tmp_path, "fp16")
+
+
+@pytest.mark.parametrize("quantize", ["fp16", "dynamic"])
+def test_tensors_that_share_a_table(tmp_path: Path, quantize: str):
+    """A constant that is a weight, and an output by another number, stays what it is as an output."""
+    model = tflite_model.read_tflite_model(DIGITS)
+    (graph,) = model.nodes(2)
+    tensors, buffers = graph.nodes(0), model.nodes(4)
+    sizes = [len(buffers[tensor.number(2, "I")].vector(0).data) if buffers[tensor.number(2, "I")].vector(0) else 0
+             for tensor in tensors]  # fmt: skip
+    tensors.append(tensors[sizes.index(sorted(sizes)[-2])])
+    outputs = np.frombuffer(graph.vector(2).data, "<i4")
+    graph.set_child(2, tflite_model.FlatVector(np.append(outputs, len(tensors) - 1).astype("<i4").tobytes(), 4))
+    buffers.append(buffers[tensors[-1].number(2, "I")])  # and two buffers that share a table
+    path = tmp_path / "shared.tflite"
+    with path.open("wb") as file:
+        write_tree(model, tflite_model.IDENTIFIER, file)
+    output, outcome = shrunk(path, tmp_path, quantize)
+    assert outcome.options == {"weights": 3}
+    (name,) = (spec.name for spec in RUNTIME.open(ModelSource(path)).inputs)
+    before, after = (answers(each, {name: pictures()[0][:4]}) for each in (path, output))
+    assert all(np.abs(before[key] - after[key]).max() < 2e-2 for key in before) and len(before) == 2
+
+
 def test_weights_that_half_floats_cannot_hold_stay(tmp_path: Path):
     model = tflite_model.read_tflite_model(DIGITS)
     biggest = max(model.nodes(4), key=lambda buffer: len(buffer.vector(0).data) if buffer.vector(0) else 0)

@@ -46,6 +46,17 @@ def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
     path.write_bytes(TEXT.replace("\n", "\r\n").encode())
     edit_manifest(tmp_path, default_to("b"))
     assert path.read_bytes().count(b"\r\n") == path.read_bytes().count(b"\n") == TEXT.count("\n")
+    edit_manifest(tmp_path, lambda document: document["versions"].__setitem__("c", {"file": "c", "sha256": "0" * 64}))
+    assert path.read_bytes().count(b"\r\n") == path.read_bytes().count(b"\n") == TEXT.count("\n") + 4
+    assert read_manifest(path).versions["c"].file == "c"
+
+
+def test_numbers_that_are_none(tmp_path: Path) -> None:
+    """TOML has nan, which is not equal to itself."""
+    path = tmp_path / "model.toml"
+    path.write_text(TEXT + "\n[versions.b.provenance]\nworst = [nan, -nan, inf]\n")
+    edit_manifest(tmp_path, default_to("b"))
+    assert read_manifest(path).default_version == "b" and "worst = [nan, -nan, inf]" in path.read_text()
 
 
 def test_a_folder_without_a_manifest_gets_one(tmp_path: Path) -> None:

@@ -126,6 +126,10 @@ class FlatNode:
         self._make_slot(index, 4)
         self.children[index] = child
 
+    def copy(self) -> FlatNode:
+        """Return a table of its own that leads to the same parts."""
+        return FlatNode(self.inline[:], self.slots[:], dict(self.children), self.phase)
+
     def remove(self, index: int) -> None:
         """Give a field its default again."""
         self.children.pop(index, None)
@@ -244,7 +248,7 @@ class _Layout:
         self._positions: dict[int, int] = {}  # by the identity of what the tree holds
         self._field_lists: dict[bytes, int] = {}
         self._order: list[FlatChild] = []
-        for part in _unique(_walk(root)):
+        for part in _in_order(root):
             self._place(part)
         self.size = self._at + -self._at % 16
 
@@ -299,8 +303,13 @@ def _field_list(node: FlatNode) -> bytes:
     return struct.pack(f"<{2 + len(node.slots)}H", *sizes, *node.slots)
 
 
+def _in_order(root: FlatNode) -> list[FlatChild]:
+    """Return all parts of a tree, each once and after every parent of it, also after those on a deeper level."""
+    return [*_unique(reversed([*_walk(root)]))][::-1]
+
+
 def _walk(root: FlatNode) -> Iterator[FlatChild]:
-    """Yield all parts of a tree, each after every parent of it: level by level for tables, then the vectors."""
+    """Yield all parts of a tree level by level for tables, then the vectors; what levels share, on each of them."""
     vectors: list[FlatVector] = []
     level: list[FlatNode] = [root]
     while level:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-import tempfile
+import re
 import tomllib
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from pocketserve.repository.manifest import FILE_NAME, parse_manifest, read_mani
 from pocketserve.repository.scan import TRITON_CONFIG, ModelEntry
 from pocketserve.repository.toml_table import ManifestError
 from pocketserve.repository.triton_config import read_config
+from pocketserve.state.json_store import replace_file
 
 Document = MutableMapping[str, Any]
 
@@ -38,16 +40,25 @@ def edit_manifest(folder: Path, change: Callable[[Document], object]) -> None:
         read_manifest(path)
     try:
         before = path.read_bytes().decode() if path.exists() else _carried_over(folder)  # keeps CRs
-        intended = tomllib.loads(before)
+        intended = tomllib.loads(before, parse_float=_number)
         change(intended)
         parse_manifest(intended)
         document = tomlkit.parse(before)
         after = _changed(document, change)
-        if after is None or tomllib.loads(after) != intended:
+        if after is None or tomllib.loads(after, parse_float=_number) != intended:
             raise ManifestError(f"{path} is laid out in a way that no command can change; write [table] headers in it")
-        _replace(path, after.encode())
+        if before.count("\r\n") == before.count("\n") > 0:
+            after = re.sub(r"(?<!\r)\n", "\r\n", after)  # tomlkit ends new lines without the CR
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+        replace_file(Path(os.path.realpath(path)), after.encode(), mode, durable=True)  # of a link, its file changes
     except OSError as error:
         raise ManifestError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _number(text: str) -> float:
+    """Return a number of TOML. Each nan is the same object, since two of them are equal by that alone."""
+    value = float(text)
+    return math.nan if math.isnan(value) else value
 
 
 def _carried_over(folder: Path) -> str:
@@ -115,20 +126,3 @@ def _headed(tables: Any) -> Any:
     for key, item in tables.items():
         headed[key] = _headed(item) if isinstance(item, dict) else item
     return headed
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file under another name, and give it the name and the rights of the old one."""
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-    target = Path(os.path.realpath(path))  # of a link, its file changes
-    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=target.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(partial, mode)
-        os.replace(partial, target)
-    except BaseException:
-        os.unlink(partial)
-        raise

@@ -83,15 +83,28 @@ def file_stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def replace_json(path: Path, document: Any) -> None:
-    """Replace a file of mode 0600 whole, or raise OSError and leave nothing behind.
+    """Replace a JSON file of mode 0600 whole, or raise OSError and leave nothing behind."""
+    replace_file(path, json.dumps(document).encode())
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
+    """Replace a file whole, or raise OSError and leave nothing behind.
 
     Its folder may be one that others write to: the name is random until then.
+
+    Args:
+        durable: return once the content is on the disk, so that a power cut leaves the old file or the new one.
     """
     partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}{PARTIAL_SUFFIX}")
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(descriptor)
+            if mode != 0o600:
+                os.fchmod(descriptor, mode)
         os.replace(partial, path)
     except BaseException:
         with suppress(OSError):

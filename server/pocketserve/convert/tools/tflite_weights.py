@@ -57,8 +57,8 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
             size = write_tree(model, tfl.IDENTIFIER, file)
         if size > MAX_REMAINDER * request.source.stat().st_size:
             raise ConversionError(
-                f"{request.source.name} has next to no weights in float32, so that it would not become smaller; "
-                "use it as it is"
+                f"{request.source.name} has next to no weights in float32 that could be stored otherwise, so that it "
+                "would not become smaller; use it as it is"
             )
         copy_attached(request.source, request.output)
     except DamagedFileError as error:
@@ -75,6 +75,7 @@ def shrink_weights(model: FlatNode, datatype: int) -> int:
         model: the root of a model, which is changed.
         datatype: ``FLOAT16`` or ``INT8``, of TensorType.
     """
+    _unshare(model)
     kinds = [tfl.operator_kind(code) for code in model.nodes(1)]
     graphs = [_Graph(graph, kinds) for graph in {id(graph): graph for graph in model.nodes(2)}.values()]
     buffers = model.nodes(4)
@@ -188,6 +189,17 @@ def _stored(weight: _Weight, datatype: int) -> _Stored | None:
     scales = np.maximum(scales, np.finfo(np.float32).tiny).astype(np.float32)
     shape = [-1 if axis == weight.axis else 1 for axis in range(values.ndim)]
     return _Stored(np.clip(np.rint(values / scales.reshape(shape)), -127, 127).astype(np.int8), scales)
+
+
+def _unshare(model: FlatNode) -> None:
+    """Give each tensor and buffer a table of its own: some writers have alike ones share one, which is changed here."""
+    seen: set[int] = set()
+    graphs = {id(graph): graph for graph in model.nodes(2)}.values()
+    for nodes in (*(graph.nodes(0) for graph in graphs), model.nodes(4)):
+        for place, node in enumerate(nodes):
+            if id(node) in seen:
+                nodes[place] = node.copy()
+            seen.add(id(node))
 
 
 def _quantization(scales: Array, axis: int) -> FlatNode:
