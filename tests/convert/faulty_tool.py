@@ -39,6 +39,11 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         held = bytearray(400 << 20)
         held[::4096] = b"x" * len(held[::4096])
         signal.pause()
+    if fault == "memory of a child":
+        code = "import signal; held = bytearray(b'x') * (400 << 20); signal.pause()"
+        start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}], start_new_session=True)"
+        subprocess.run([sys.executable, "-c", start], check=True)
+        signal.pause()
     if fault == "exit":
         os._exit(3)
     if fault == "system exit":

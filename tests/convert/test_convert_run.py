@@ -6,9 +6,12 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,9 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, ROOT
+from plain_user import as_plain_user
 from pocketserve.cli import main
+from pocketserve.compare.samples import DataSample, hash_samples
 from pocketserve.convert.converter import ConversionError, ConversionRequest, Converter
 from pocketserve.convert.process import Job, ProcessLimits, run_job
 from pocketserve.convert.run import Conversion, ConversionSettings, ModelConverter
@@ -50,14 +55,14 @@ Convert = Callable[..., Conversion]
 @pytest.fixture
 def convert(folder: Path, tmp_path: Path) -> Iterator[Convert]:
     """Convert a model by the faulty converter; at the end its work folder has to be gone."""
-    notes: list[str] = []
 
     def run(fault: str = "", model: str = "petals", limits: ProcessLimits | None = None, **changes: Any) -> Conversion:
         options = {"fault": fault, **changes.pop("options", {})}
+        note = changes.pop("notes", []).append
         settings = ConversionSettings(
             folder, tmp_path / "state", limits=limits or ProcessLimits(WAIT_S), options=options, **changes
         )
-        converter = ModelConverter(scan(folder)[model], settings, lambda title, share: None, notes.append, [FAULTY])
+        converter = ModelConverter(scan(folder)[model], settings, lambda title, share: None, note, [FAULTY])
         try:
             return converter.convert("tflite")
         finally:
@@ -217,6 +222,13 @@ def test_a_model_too_large_for_the_memory(convert: Convert) -> None:
         convert("memory", quantize="fp16", limits=ProcessLimits(WAIT_S, 300 << 20))
 
 
+@pytest.mark.usefixtures("folder")
+def test_the_memory_of_children_counts(tmp_path: Path) -> None:
+    """Also of those in sessions of their own, whose parent has ended."""
+    with pytest.raises(ConversionError, match=r"^the model is too large for faulty here: it took more than 0\.3 GB"):
+        run_job(job_of("memory of a child", tmp_path), ProcessLimits(WAIT_S, 300 << 20))
+
+
 def test_int8_needs_samples(convert: Convert) -> None:
     """It is refused before anything runs, with the mode that needs none."""
     with pytest.raises(
@@ -238,6 +250,34 @@ def test_samples_of_the_wrong_shape(convert: Convert, tmp_path: Path) -> None:
         convert(quantize="int8", samples=tmp_path / "gone")
 
 
+def test_only_samples_that_fit_are_used(convert: Convert, folder: Path, tmp_path: Path) -> None:
+    """A large file, and archives that claim gigabytes, are left out; the hash is of the others."""
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    rows = np.array([[5.1, 3.5, 1.4], [6.0, 2.9, 4.5]], np.float32)
+    np.savez(samples / "rows.npz", features=rows)
+    with (samples / "large.npy").open("wb") as file:
+        file.truncate((256 << 20) + 1)
+    np.savez_compressed(samples / "bomb.npz", features=rows)
+    bomb = bytearray((samples / "bomb.npz").read_bytes())
+    struct.pack_into("<I", bomb, bomb.index(b"PK\1\2") + 24, 2_000_000_000)  # what it claims to unpack to
+    (samples / "bomb.npz").write_bytes(bomb)
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 3)}
+    with zipfile.ZipFile(samples / "claims.npz", "w") as archive, archive.open("features.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, header)  # and no number behind it
+    notes: list[str] = []
+    convert(quantize="int8", samples=samples, notes=notes)
+    assert notes == [
+        "left out of the samples: bomb.npz: its arrays take 2.0 GB, and 1.1 GB are possible",
+        "left out of the samples: claims.npz: the .npy file cannot be read: its header tells of 12000000000000 bytes, "
+        "and 0 follow",
+        "left out of the samples: large.npy: it is larger than 268435456 bytes",
+    ]
+    provenance = read_manifest(folder / "petals/model.toml").versions["tflite-int8"].provenance
+    assert provenance["samples"] == 2
+    assert provenance["samples_sha256"] == hash_samples([DataSample("rows", samples / "rows.npz")])
+
+
 def test_samples_calibrate_and_are_recorded(convert: Convert, folder: Path, tmp_path: Path) -> None:
     """Rows of a table go through the model's own task; their number and hash are in the manifest."""
     table = tmp_path / "rows.csv"
@@ -257,6 +297,28 @@ def test_labelled_data_of_a_comparison_are_samples_as_well(convert: Convert, fol
     empty.mkdir()
     with pytest.raises(ConversionError, match="holds no samples"):
         convert(quantize="int8", samples=empty)
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path, folder: Path) -> None:
+    """It is told before anything runs. Root, who may write anywhere, becomes somebody else for it."""
+    titles: list[str] = []
+    with tempfile.TemporaryDirectory() as made:
+        models = Path(made) / "models"
+        shutil.copytree(folder, models)
+        for path in (Path(made), models, models / "petals"):
+            path.chmod(0o555)
+        entries = scan(models)
+        for model in ("petals", "bare"):
+            settings = ConversionSettings(models, tmp_path / "state", quantize="fp16")
+            show = lambda title, share: titles.append(title)  # noqa: E731
+            converter = ModelConverter(entries[model], settings, show, titles.append, [FAULTY])
+            words = rf"{model} cannot be written: Permission denied; copy the model to where you may write, and convert"
+            with as_plain_user(), pytest.raises(ConversionError, match=words):
+                converter.convert("tflite")
+            converter.close()
+        for path in (models / "petals", models, Path(made)):
+            path.chmod(0o755)
+    assert titles == []
 
 
 def test_a_folder_that_cannot_be_written(convert: Convert, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

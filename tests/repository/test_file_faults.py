@@ -6,12 +6,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from places import MODELS
+from plain_user import NOBODY, as_plain_user
 from pocketserve.config import load_config
 from pocketserve.repository.scan import scan
 from pocketserve.repository.unsupported_files import file_fault
@@ -20,7 +20,6 @@ from pocketserve.runtimes.registry import FORMATS, missing_framework
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError
 
-NOBODY = 65534
 DIGITS = MODELS / "digits"
 
 
@@ -30,19 +29,6 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as made:
         os.chmod(made, 0o777)
         yield Path(made)
-
-
-@contextmanager
-def as_plain_user() -> Iterator[None]:
-    """Without root's rights."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def lay(kind: ModelFormat, models: Path) -> Path:

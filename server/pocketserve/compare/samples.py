@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.messages import excerpt
+from pocketserve.repository.files import sha256_of
 from pocketserve.repository.scan import ModelEntry
 from pocketserve_wire.files.plain_file import read_plain
 
@@ -122,10 +123,11 @@ def sample_files(data: Path) -> list[Path]:
 
 
 def hash_samples(samples: Iterable[DataSample]) -> str:
-    """Return the SHA-256 over the hashes of what samples hold, in order."""
+    """Return the SHA-256 over the hashes of what samples hold, in order; OSError for a file that is gone."""
     total = hashlib.sha256()
     for sample in samples:
-        total.update(hashlib.sha256(sample.read()).digest())
+        body = sample.body
+        total.update(bytes.fromhex(sha256_of(body)) if isinstance(body, Path) else hashlib.sha256(body).digest())
     return total.hexdigest()
 
 

@@ -22,7 +22,7 @@ import pocketserve_wire
 from pocketserve.convert.converter import ConversionError
 from pocketserve.convert.tool_process import RESULT_NAME
 from pocketserve.engine.device.cores import available_memory
-from pocketserve.engine.device.processes import all_processes, descendants_of, end_session, signal_name, stat_fields
+from pocketserve.engine.device.processes import descendants_of, end_session, signal_name, stat_fields
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 
@@ -156,15 +156,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.kill(descendant, signal.SIGKILL)
 
 
-def resident_bytes(session: int) -> int:
-    """Return the resident memory of all processes of a session; 0 where the system does not tell."""
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process and of all that it has started; 0 where the system does not tell."""
     pages = 0
-    for process in all_processes():
-        try:
-            fields = stat_fields(process)
-            pages += int(fields[21]) if int(fields[3]) == session else 0
-        except (OSError, ValueError, IndexError):
-            continue  # it has ended meanwhile
+    for process in (pid, *descendants_of(pid)):
+        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            pages += int(stat_fields(process)[21])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 

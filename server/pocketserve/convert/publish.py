@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -108,10 +110,29 @@ def publish(
         with _alone(home):
             return _publish(entry, source, result, new, provenance, home, listed=listed)
     except OSError as error:
-        reason = f"{home} cannot be written: {error.strerror}; make room, or convert a copy of the model"
-        raise ConversionError(reason) from None
+        raise _unwritable(home, error) from None
     except (ManifestError, ModelLoadError) as error:
         raise ConversionError(str(error)) from None
+
+
+def check_writable(entry: ModelEntry) -> None:
+    """Refuse a model in whose folder nothing can be published, by a file without a name.
+
+    Raises:
+        ConversionError: the sentence has the system's reason.
+    """
+    home = model_folder(entry)
+    try:
+        with tempfile.TemporaryFile(dir=home if home.is_dir() else home.parent):
+            return
+    except OSError as error:
+        raise _unwritable(home, error) from None
+
+
+def _unwritable(home: Path, error: OSError) -> ConversionError:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    way = "make room and try again" if is_full else "copy the model to where you may write, and convert it there"
+    return ConversionError(f"{home} cannot be written: {error.strerror}; {way}")
 
 
 def _publish(

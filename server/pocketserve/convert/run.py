@@ -24,7 +24,7 @@ from pocketserve.convert.converter import (
 from pocketserve.convert.environments import ENVIRONMENTS, Note, Tell, ensure, environments_folder, python_of
 from pocketserve.convert.plan import SOURCE_ORDER, Plan, Step, environment_of, plans_for
 from pocketserve.convert.process import Job, LimitError, ProcessLimits, run_job
-from pocketserve.convert.publish import NewVersion, choose_name, publish
+from pocketserve.convert.publish import NewVersion, check_writable, choose_name, publish
 from pocketserve.convert.registry import converters
 from pocketserve.convert.sample_run import load_arrays
 from pocketserve.convert.samples import FOLDER
@@ -40,6 +40,9 @@ from pocketserve.trust.store import TrustStore
 WORK_PREFIX = "convert-"
 MAX_ALTERNATIVES = 2
 """Other ways that are tried after the best one has failed, where that needs no further environment."""
+
+MAX_REASONS = 3
+"""Of samples that cannot be used; more would only hide what comes after them."""
 
 QUANTIZED_WORDS = frozenset(
     ("int4", "int8", "uint8", "q4", "q8", "fp16", "float16", "half", "dynamic", "quant", "quantized")
@@ -140,6 +143,7 @@ class ModelConverter:
         trusted = _trusted_code(self._entry, source, self._settings.state_dir)
         new = choose_name(self._entry, source.name, kind, self._settings.quantize, self._settings.name)
         self._check_samples(plans[0])
+        check_writable(self._entry)
         self._reference(source, self._python(plans[0][0].converter))  # an original that fails does so for all ways
         ready = [plan for plan in plans[1:] if all(self._is_ready(step.converter) for step in plan)]
         faults: list[ConversionError] = []
@@ -269,8 +273,10 @@ class ModelConverter:
         }
         facts = self._run_samples(f"running {source.name}", source.format, python, document, folder)
         reference = Reference(facts, folder / "inputs.npz", folder / "outputs.npz")
-        if facts["skipped"]:
-            self._note(f"left out of the samples: {facts['skipped'][0]}" + _more(facts["skipped"]))
+        for number, reason in enumerate(facts["skipped"][:MAX_REASONS], 1):
+            self._note(
+                f"left out of the samples: {reason}" + (_more(facts["skipped"]) if number == MAX_REASONS else "")
+            )
         return self._references.setdefault(source.name, reference)
 
     def _run_samples(
@@ -481,4 +487,4 @@ def _names(plan: Plan) -> str:
 
 
 def _more(items: Sequence[str]) -> str:
-    return f" and {len(items) - 1} more" if len(items) > 1 else ""
+    return f"; and {len(items) - MAX_REASONS} more" if len(items) > MAX_REASONS else ""

@@ -110,7 +110,8 @@ def _samples(model: LoadedModel, document: Mapping[str, Any], facts: Facts) -> t
         return _transferred(model, arrays, document["rows"], document.get("layouts") or {}), ""
     if document.get("data"):
         data = select_samples(Path(document["data"]), facts, MAX_SAMPLES)
-        return prepare_samples(model, data), hash_samples(data)
+        samples = prepare_samples(model, data)
+        return samples, hash_samples(samples.used)
     return random_samples(model), ""
 
 

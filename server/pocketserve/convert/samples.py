@@ -12,7 +12,9 @@ import numpy as np
 from pocketserve.compare.samples import DataSample
 from pocketserve.convert.converter import ConversionError
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+from pocketserve.formats.zip_archives import members, read_member
 from pocketserve.messages import excerpt, plural
+from pocketserve.tasks.arrays import read_npy
 from pocketserve.tasks.base import Arrays
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, ApiError
@@ -22,7 +24,7 @@ FOLDER = "samples"
 
 MAX_SAMPLES = 256
 MAX_BYTES = 1 << 30
-"""Of all samples' arrays together."""
+"""Of all samples' arrays together, and of those of one ``.npz`` file."""
 
 RANDOM_SAMPLES = 16
 MAX_RANDOM_ELEMENTS = 1 << 26
@@ -36,6 +38,7 @@ class Samples(NamedTuple):
         rows: by the same names, whether a sample is a row of it, ``array[i:i+1]``; else it is ``array[i]``.
         number: of samples.
         skipped: what could not be used, in sentences.
+        used: the data that the inputs were made of.
         random: they are made up.
     """
 
@@ -43,6 +46,7 @@ class Samples(NamedTuple):
     rows: dict[str, bool]
     number: int
     skipped: tuple[str, ...] = ()
+    used: tuple[DataSample, ...] = ()
     random: bool = False
 
 
@@ -54,14 +58,29 @@ def prepare_samples(model: LoadedModel, data: Sequence[DataSample]) -> Samples:
     """
     runs: list[Arrays] = []
     skipped: list[str] = []
+    used: list[DataSample] = []
+    size = 0
     for sample in data:
+        if size > MAX_BYTES:
+            skipped.append(f"{plural(len(data) - len(used) - len(skipped), 'sample')}: those before take the memory")
+            break
         try:
-            runs += _runs_of(model, sample)
+            added = _runs_of(model, sample)
         except (ApiError, OSError, ValueError) as error:
-            skipped.append(f"{sample.name}: {excerpt(getattr(error, 'message', error))}")
+            skipped.append(f"{sample.name}: {excerpt(_reason(error))}")
+            continue
+        runs += added
+        used.append(sample)
+        size += sum(array.nbytes for run in added for array in run.values())
     if not runs:
         raise ConversionError(f"no sample can be used: {skipped[0] if skipped else 'there are none'}")
-    return _stacked(model, runs, skipped)
+    return _stacked(model, runs, skipped)._replace(used=tuple(used))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(getattr(error, "message", error))
 
 
 def random_samples(model: LoadedModel) -> Samples:
@@ -94,10 +113,22 @@ def _random_array(spec: TensorSpec, random: np.random.Generator) -> Array:
 def _runs_of(model: LoadedModel, sample: DataSample) -> list[Arrays]:
     """Return the inputs of each run of a sample; rows of an array, and windows of a sound, are samples of their own."""
     if isinstance(sample.body, Path) and sample.body.suffix.lower() == ".npz":
-        with np.load(sample.body, allow_pickle=False) as arrays:
-            return _rows(model, {name: arrays[name] for name in arrays.files})
+        return _rows(model, _read_npz(sample.body))
     prepared = model.task.prepare(memoryview(sample.read()))
     return [row for run in prepared.runs for row in _rows(model, run)]
+
+
+def _read_npz(file: Path) -> Arrays:
+    """Return the arrays of an archive by name; no more is unpacked than samples may take.
+
+    Raises:
+        OSError, ValueError, ApiError: it is damaged, or larger.
+    """
+    entries = list(members(file, appended=True))
+    if (size := sum(entry.size for entry in entries)) > MAX_BYTES:
+        raise ValueError(f"its arrays take {size / 1e9:.1f} GB, and {MAX_BYTES / 1e9:.1f} GB are possible")
+    contents = {entry.name: memoryview(read_member(file, entry, entry.size)) for entry in entries}
+    return {name.removesuffix(".npy"): read_npy(content) for name, content in contents.items()}
 
 
 def _rows(model: LoadedModel, arrays: Arrays) -> list[Arrays]:
