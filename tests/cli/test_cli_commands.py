@@ -71,7 +71,6 @@ def process(*words: object, **options: Any) -> subprocess.CompletedProcess[Any]:
 @pytest.mark.parametrize(
     "words",
     [
-        [],
         ["nothing"],
         ["predict"],
         ["predict", "petals"],
@@ -116,6 +115,17 @@ def test_a_misspelt_command_is_guessed(word: str, meant: str | None, capsys: pyt
     assert said.endswith(f"; did you mean {meant!r}?\n") if meant else "did you mean" not in said
 
 
+@pytest.mark.parametrize(("words", "command"), [("list", "models"), ("run", "predict"), ("help bench", "bench")])
+def test_words_of_other_tools_lead_to_the_command(words: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "--help"])
+    assert ended.value.code == 0 and capsys.readouterr().out.startswith(f"usage: pocketserve {command} ")
+
+
+def test_a_value_that_no_setting_takes_is_wrong_usage(run) -> None:
+    assert "--http-port must be a whole number, not 'abc'" in run("serve", "--http-port", "abc", code=2)
+
+
 def test_common_options_may_stand_before_the_command(run, connection):
     """Where people of other tools put them."""
     listed = run("models", "--json", *connection)
@@ -136,7 +146,7 @@ def test_every_command_explains_itself(capsys, command):
 
 
 def test_help_lists_the_commands_and_version_the_version(capsys):
-    for words in (["--help"], ["--version"]):
+    for words in (["--help"], ["help"], [], ["--version"], ["-V"]):
         with pytest.raises(SystemExit) as ended:
             main(words)
         assert ended.value.code == 0

@@ -70,9 +70,9 @@ def serve(*options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
-def sentence(ended: subprocess.CompletedProcess[str]) -> str:
+def sentence(ended: subprocess.CompletedProcess[str], code: int = 1) -> str:
     """The one line that a failed start prints."""
-    assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
+    assert (ended.returncode, ended.stdout) == (code, ""), ended.stderr
     (line,) = ended.stderr.splitlines()
     assert line.startswith("pocketserve: ")
     return line
@@ -227,25 +227,26 @@ def test_a_token_file_without_a_token_is_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("options", "code", "reason"),
     [
-        (["nowhere"], "nowhere cannot be read"),
-        (["--host", "0.0.0.0", "--no-auth"], "--no-auth works on loopback only"),
-        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
-        (["--http-port", "70000"], "http_port must lie between 0 and 65535"),
-        (["--socket-port", "70000"], "socket_port must lie between 0 and 65535"),
-        (["--http-port", "high"], "--http-port must be a whole number"),
-        (["--queue-limit", "0"], "queue_limit must lie between 1"),
-        (["--memory-budget", "much"], "--memory-budget must be a size such as 512M"),
-        (["--log-level", "loud"], "log_level must be"),
-        (["--load", "nothing"], "--load nothing: "),
+        (["nowhere"], 1, "nowhere cannot be read"),
+        (["--host", "0.0.0.0", "--no-auth"], 2, "--no-auth works on loopback only"),
+        (["--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1"),
+        (["--http-port", "70000"], 2, "http_port must lie between 0 and 65535"),
+        (["--socket-port", "70000"], 2, "socket_port must lie between 0 and 65535"),
+        (["--http-port", "high"], 2, "--http-port must be a whole number"),
+        (["--queue-limit", "0"], 2, "queue_limit must lie between 1"),
+        (["--memory-budget", "much"], 2, "--memory-budget must be a size such as 512M"),
+        (["--log-level", "loud"], 2, "log_level must be"),
+        (["--load", "nothing"], 1, "--load nothing: "),
     ],
 )
-def test_settings_that_cannot_work_are_explained(tmp_path, options, reason):
+def test_settings_that_cannot_work_are_explained(tmp_path, options, code, reason):
     if "--http-port" not in options:
         options = [*options, "--http-port", "0"]
     # In the usual state folder servers of other tests may have been killed, which would be told, too.
-    assert reason in sentence(serve(*options, "--token-file", tmp_path / "token", "--state-dir", tmp_path / "state"))
+    folders = ("--token-file", tmp_path / "token", "--state-dir", tmp_path / "state")
+    assert reason in sentence(serve(*options, *folders), code)
 
 
 def test_without_a_token_everybody_is_served_and_warned(new_server, models_copy, refused):

@@ -35,7 +35,10 @@ COMMANDS = (
     "demo",
 )
 ELSEWHERE = {"simulate": "pocketserve_simulate.cli"}  # modules of commands that are not in pocketserve.cli.commands
-EXIT_DONE, EXIT_FAILED = 0, 1  # and 2, by argparse, for wrong usage
+OTHER_NAMES = {"list": "models", "ps": "models", "ls": "models", "run": "predict", "show": "inspect"}
+"""What other tools call a command of ours: Ollama and Docker, mostly."""
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2  # the last one by argparse, too
 WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")  # options that may also stand before the command
 EPILOG = f"{', '.join((*WITH_VALUE, *FLAGS))} may stand before the command or behind it, where it has them."
 WAYS_OUT = {
@@ -74,8 +77,8 @@ def _width() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command."""
-    words = _command_first(sys.argv[1:] if arguments is None else arguments)
+    """Run one command; without any, print which there are."""
+    words = _command_first(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         with plain_output(), tidy_end():
             options, unknown = _parser(words).parse_known_args(words)
@@ -99,22 +102,28 @@ def _run(options: argparse.Namespace) -> int:
         if options.debug:
             raise
         print(f"pocketserve: {printable(_sentence(error, getattr(options, 'token_file', None)))}", file=sys.stderr)
-        return EXIT_FAILED
+        return EXIT_USAGE if type(error).__name__ == "ConfigError" else EXIT_FAILED
 
 
 def _command_first(words: Sequence[str]) -> list[str]:
-    """Move common options that stand before the command behind it: ``pocketserve --url URL models``."""
+    """Move common options that stand before the command behind it, ``pocketserve --url URL models``; name it as we do.
+
+    ``help COMMAND`` becomes ``COMMAND --help``.
+    """
     at = 0
     while at < len(words) and words[at].partition("=")[0] in (*WITH_VALUE, *FLAGS):
         at += 2 if words[at] in WITH_VALUE else 1
-    return [words[at], *words[:at], *words[at + 1 :]] if at < len(words) and words[at] in COMMANDS else list(words)
+    if words[at : at + 1] == ["help"]:
+        return [*_command_first(words[at + 1 : at + 2]), "--help"]
+    command = OTHER_NAMES.get(words[at], words[at]) if at < len(words) else ""
+    return [command, *words[:at], *words[at + 1 :]] if command in COMMANDS else list(words)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="pocketserve", description="Serves machine-learning models on the phone itself.", epilog=EPILOG
     )
-    parser.add_argument("--version", action="version", version=f"pocketserve {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"pocketserve {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)  # parsers of the same class
     first = next((word for word in words if not word.startswith("-")), None)
     # Only one command is imported: `serve` must not hold the client, nor `token` the server.
