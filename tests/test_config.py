@@ -13,6 +13,7 @@ import pytest
 
 from pocketserve.cli.commands import serve
 from pocketserve.config import (
+    GROUPS,
     OTHER_VARIABLES,
     SETTINGS,
     Config,
@@ -152,6 +153,7 @@ def test_the_tables_are_complete() -> None:
     """A new setting is added to the tables of this file."""
     assert set(GOOD) == set(SETTINGS)
     assert set(BAD) | UNCHECKED == set(SETTINGS)
+    assert sorted(("models_dir", *(name for names in GROUPS.values() for name in names))) == sorted(SETTINGS)
     assert all(setting.metadata["why"].endswith(".") for setting in SETTINGS.values())
 
 

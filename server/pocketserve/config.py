@@ -95,10 +95,10 @@ class Config:
     ready_file: Path | None = _setting(None, "JSON file written once requests are accepted, removed at the end.")
     load: tuple[str, ...] = _setting((), "Models to load at start instead of on first use.")
     quarantine: bool = _setting(True, "Try unseen model files in a throw-away process before they are loaded.")
-    trial_timeout: float = _setting(120.0, "Longest time that such a trial may take.", (0.1, DAY_S), "seconds")
+    trial_timeout: float = _setting(120.0, "Longest time that the trial of a file may take.", (0.1, DAY_S), "seconds")
     trial_memory: int = _setting(
         0,
-        "Memory that such a trial may take, framework included; 0 takes half of what is available.",
+        "Memory that the trial of a file may take, framework included; 0 takes half of what is available.",
         (0, 2**50),
         "bytes",
     )
@@ -128,7 +128,7 @@ class Config:
         64, "Requests that may wait for one busy model; the next one is answered 429.", (1, 1024)
     )
     batching: bool = _setting(True, "Run waiting requests together where the model allows it and it pays.")
-    max_batch: int = _setting(8, "Rows of one such batch at most.", (1, 1024), "rows")
+    max_batch: int = _setting(8, "Rows that are run together at most.", (1, 1024), "rows")
     request_timeout: float = _setting(
         60.0, "Longest time a request may wait when it names no timeout.", (0.001, DAY_S), "seconds"
     )
@@ -139,16 +139,16 @@ class Config:
     )
     socket_connections: int = _setting(64, "Connections of the socket protocol; one more is refused.", (1, 1024))
     socket_inflight: int = _setting(
-        32, "Requests that one such connection may have under way; the next is answered 429.", (1, 1024)
+        32, "Requests that one socket connection may have under way; the next is answered 429.", (1, 1024)
     )
     socket_bytes_inflight: int = _setting(
         limits.MAX_BODY_BYTES,
-        "Bodies of such requests together, and answers that wait to be read; never less than one body.",
+        "Bodies under way on one socket connection, with answers that wait to be read; never less than one body.",
         (1024, 2**31 - 1),
         "bytes",
     )
     socket_idle: float = _setting(
-        300.0, "Time after which a connection without any frame is closed.", (3, DAY_S), "seconds"
+        300.0, "Time after which a socket connection without any frame is closed.", (3, DAY_S), "seconds"
     )
     max_body_bytes: int = _setting(
         limits.MAX_BODY_BYTES, "One request body, before and after inflating.", (1024, 2**31 - 1), "bytes"
@@ -169,6 +169,19 @@ class Config:
 
 SETTINGS: Final = {field.name: field for field in dataclasses.fields(Config)}
 """Name -> dataclass field, whose metadata holds ``why``, ``unit``, ``limits`` and ``choices``."""
+
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "models": ("load", "quarantine", "trial_timeout", "trial_memory", "memory_budget", "keep_alive"),
+    "addresses": ("host", "http_port", "socket", "socket_port", "port_wait", "allowed_hosts", "server_name"),
+    "access and files": ("auth", "token_file", "state_dir", "ready_file", "log_level"),
+    "processor and battery": ("threads", "low_power", "low_battery", "hot_battery"),
+    "waiting requests": ("queue_limit", "batching", "max_batch", "request_timeout", "drain_timeout"),
+    "limits": (
+        *("max_body_bytes", "max_image_pixels", "decode_budget", "http_threads", "max_connections"),
+        *("socket_connections", "socket_inflight", "socket_bytes_inflight", "socket_idle"),
+    ),
+}
+"""The settings by subject, as help lists them; all but ``models_dir``."""
 
 
 def load_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Config:

@@ -126,6 +126,16 @@ def test_a_value_that_no_setting_takes_is_wrong_usage(run) -> None:
     assert "--http-port must be a whole number, not 'abc'" in run("serve", "--http-port", "abc", code=2)
 
 
+def test_help_of_serve_has_groups_units_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "addresses: --host TEXT Address to listen on; anything but loopback" in text
+    assert "--keep-alive SECONDS Idle time after which a model is unloaded; 0 keeps it for good. [300]" in text
+    assert "--max-body-bytes BYTES One request body, before and after inflating. [64M]" in text
+    assert "--low-power auto|on|off " in text and "VALUE" not in text
+
+
 def test_common_options_may_stand_before_the_command(run, connection):
     """Where people of other tools put them."""
     listed = run("models", "--json", *connection)

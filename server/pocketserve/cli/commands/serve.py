@@ -10,10 +10,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.output import LogFormatter
-from pocketserve.config import SETTINGS, STATE_VARIABLE, Config, load_config, unknown_variables
+from pocketserve.config import GROUPS, SETTINGS, STATE_VARIABLE, Config, load_config, unknown_variables
 
 if TYPE_CHECKING:
     from pocketserve.server import Endpoints
+
+UNITS = {"seconds": "SECONDS", "bytes": "BYTES", "%": "PERCENT", "°C": "CELSIUS", "rows": "ROWS", "pixels": "PIXELS"}
+TYPES = {"int": "N", "str": "TEXT", "Path": "PATH", "Path | None": "PATH", "tuple[str, ...]": "NAMES"}
 
 SWITCHES = {
     "auth": "ask nobody for the token",
@@ -27,12 +30,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options: one per setting, and the folder as a plain argument."""
     parser: argparse.ArgumentParser = commands.add_parser("serve", help="serve a folder of models")
     parser.add_argument("models_dir", nargs="?", metavar="MODELS_DIR", help=_help("models_dir"))
-    for name, text in SWITCHES.items():
-        parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)
-    parser.add_argument("--load", nargs="+", metavar="NAME", help=_help("load"))
-    for name in SETTINGS:
-        if name not in ("models_dir", "load", *SWITCHES):
-            parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=_help(name))
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            _add_option(group, name)
     return parser
 
 
@@ -73,7 +74,28 @@ def _ready(config: Config, endpoints: Endpoints) -> None:
         logging.info("the token is in %s; `pocketserve token` prints it", config.token_file)
 
 
+def _add_option(group: Any, name: str) -> None:
+    option = name.replace("_", "-")
+    if name in SWITCHES:
+        group.add_argument(f"--no-{option}", dest=name, action="store_const", const=False, help=SWITCHES[name])
+    elif name == "load":
+        group.add_argument("--load", nargs="+", metavar="NAME", help=_help(name))
+    else:
+        group.add_argument(f"--{option}", metavar=_metavar(name), help=_help(name))
+
+
+def _metavar(name: str) -> str:
+    setting = SETTINGS[name]
+    choices: tuple[str, ...] = setting.metadata["choices"]
+    return "|".join(choices) or UNITS.get(setting.metadata["unit"]) or TYPES[str(setting.type)]
+
+
 def _help(name: str) -> str:
     setting = SETTINGS[name]
-    unit = f" [{setting.metadata['unit']}]" if setting.metadata["unit"] else ""
-    return f"{setting.metadata['why']}{unit}".replace("%", "%%")
+    default: Any = setting.default
+    text: str = setting.metadata["why"]
+    if default and setting.metadata["unit"] == "bytes":
+        text += f" [{default >> 20}M]"
+    elif isinstance(default, int | float | str):  # no file, which lies elsewhere for each user
+        text += f" [{default}]".replace(".0]", "]")
+    return text.replace("%", "%%")
