@@ -58,6 +58,12 @@ ENVIRONMENTS = {
         constraints="constraints-tflite-runtime.txt",
         also=("tflite-runtime==2.14.0", "numpy<2"),
     ),
+    # What builds the architectures of tools/zoo.py, and what converts them from code; the rest is the converters'.
+    "zoo": Environment(
+        ".venv-zoo",
+        ("tflite", "image", "torch", "onnx"),
+        also=("torch==2.13.0", "torchvision==0.28.0", "onnx==1.23.2", "onnxscript==0.7.2"),
+    ),
     "bench": Environment(".bench/own", ("tflite", "image", "qr", "bench")),
     # Every framework that batches, for one row of the benchmarks.
     "frameworks": Environment(".bench/frameworks", ("tflite", "torch", "onnx"), also=("torch==2.13.0",)),

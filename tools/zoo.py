@@ -1,0 +1,278 @@
+"""Converts every architecture of torchvision and keras.applications, with random weights, and keeps what came of it.
+
+Usage: .venv-zoo/bin/python tools/zoo.py run [--only TEXT] [--paths torch>onnx,…] [--stop HH:MM]
+       .venv-zoo/bin/python tools/zoo.py write [--check]
+
+``run`` converts through the functions of ``pocketserve convert`` and appends a line of JSON for each architecture and
+path, so that it goes on where it was ended; ``write`` makes docs/zoo.md of the lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from zoo_page import with_tables
+from zoo_results import PATHS, Architecture, ConversionPath, Results
+
+from pocketserve.convert.converter import ConversionError
+from pocketserve.convert.environments import ENVIRONMENTS, FOLDER_VARIABLE, ensure, environments_folder
+from pocketserve.convert.process import ProcessLimits
+from pocketserve.convert.run import Conversion, ConversionSettings, ModelConverter
+from pocketserve.engine.device.processes import descendants_of
+from pocketserve.messages import excerpt
+from pocketserve.repository.scan import scan
+from pocketserve.state.folder_lock import remove_tree
+from pocketserve.trust.code_parts import code_of
+from pocketserve.trust.store import TrustStore
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, PAGE = ROOT / "docs/zoo.jsonl", ROOT / "docs/zoo.md"
+TIMEOUT_S, MEMORY_BYTES = 300.0, 8 << 30
+BUILD_TIMEOUT_S = 600.0
+MEMORY_INTERVAL_S = 0.5
+MAX_REASON = 240
+
+
+Build = Callable[[Architecture, Path], None]
+"""Write an architecture's model folder; raise ConversionError where it cannot be built."""
+
+
+class Zoo:
+    """Converts architectures, one after the other, in a folder of its own.
+
+    Args:
+        work: a folder that is empty, for models and state.
+        timeout: seconds for each process of a conversion.
+        stop: the time of :func:`time.time` after which nothing is begun.
+    """
+
+    def __init__(
+        self, results: Results, work: Path, build: Build, timeout: float = TIMEOUT_S, stop: float = float("inf")
+    ) -> None:
+        self._results, self._build, self._stop = results, build, stop
+        self._limits = ProcessLimits(timeout, MEMORY_BYTES)
+        self._models, self._state = work / "models", work / "state"
+        self._models.mkdir(parents=True)
+        self._state.mkdir(mode=0o700)
+
+    def run(self, paths: Sequence[ConversionPath], architectures: Sequence[Architecture]) -> None:
+        """Convert all that has no result yet: the cheapest paths first, and of each the smallest architectures."""
+        for group in sorted({path.group for path in paths}):
+            for architecture in sorted(architectures, key=lambda item: item.parameters):
+                due = [p for p in paths if p.group == group and p.library == architecture.library]
+                due = [p for p in due if (architecture.name, p.name) not in self._results.conversions]
+                if due and time.time() < self._stop:
+                    self._convert_all(architecture, due)
+
+    def _convert_all(self, architecture: Architecture, paths: Sequence[ConversionPath]) -> None:
+        folder = self._models / architecture.name
+        try:
+            for source, quantize in dict.fromkeys((path.source, path.quantize) for path in paths):
+                alike = [path for path in paths if (path.source, path.quantize) == (source, quantize)]
+                fault = self._prepare(architecture, folder, source)
+                if fault is None:
+                    self._convert(architecture, source, quantize, alike)
+                for path in alike if fault is not None else ():
+                    self._keep(architecture, path, {"state": "refused", "reason": fault})
+        finally:
+            remove_tree(folder)
+
+    def _prepare(self, architecture: Architecture, folder: Path, source: str) -> str | None:
+        """Have the version to convert from in the model's folder, or return why there is none."""
+        before = self._results.conversions.get((architecture.name, f"torch>{source}"))
+        if before is not None and before["state"] != "ok":
+            return f"there is no {source} version to begin with"
+        try:
+            if not folder.exists():
+                self._build(architecture, folder)
+            self._trust(architecture.name)
+            if source not in scan(self._models)[architecture.name].versions:
+                with closing(self._converter(architecture.name, "torch", "none", Watch())) as converter:
+                    converter.convert(source)
+                self._trust(architecture.name)
+        except ConversionError as error:
+            return f"there is nothing to begin with: {_without_names(error.message, architecture.name)}"
+        return None
+
+    def _trust(self, name: str) -> None:
+        """Consent to the model's code, which this tool has written."""
+        entry = scan(self._models)[name]
+        for version in entry.versions.values():
+            TrustStore(self._state).add(name, code_of(entry, version))
+
+    def _converter(self, name: str, source: str, quantize: str, watch: Watch) -> ModelConverter:
+        settings = ConversionSettings(self._models, self._state, quantize=quantize, version=source, limits=self._limits)
+        return ModelConverter(scan(self._models)[name], settings, watch.tell, print)
+
+    def _convert(self, architecture: Architecture, source: str, quantize: str, paths: Sequence[ConversionPath]) -> None:
+        watch = Watch()
+        with closing(self._converter(architecture.name, source, quantize, watch)) as converter:
+            for path in paths:
+                if time.time() >= self._stop:
+                    return
+                watch.begin()
+                try:
+                    result = _success(converter.convert(path.kind))
+                except ConversionError as error:
+                    state = "failed" if UNFORESEEN.search(error.message) else "refused"
+                    result = {"state": state, "reason": _without_names(error.message, architecture.name)}
+                self._keep(architecture, path, {**result, **watch.measured()})
+
+    def _keep(self, architecture: Architecture, path: ConversionPath, result: dict[str, Any]) -> None:
+        self._results.add({"name": architecture.name, "path": path.name, **result})
+        shown = result.get("reason") or f"{result['error']:.1e}"
+        print(f"{architecture.name} {path.name}: {result['state']} {shown}", flush=True)
+
+
+class Watch:
+    """Measures seconds and the most memory of a conversion's processes, whenever the converter shows its progress."""
+
+    def __init__(self) -> None:
+        self._title = ""
+        self.begin()
+
+    def begin(self) -> None:
+        """Start anew."""
+        self._began = self._measured = time.monotonic()
+        self._peak = 0
+
+    def tell(self, title: str, share: float) -> None:
+        """Look at the memory, now and then."""
+        if title != self._title:
+            self._title = title
+        elif time.monotonic() < self._measured + MEMORY_INTERVAL_S:
+            return
+        self._measured = time.monotonic()
+        self._peak = max(self._peak, sum(map(_resident_bytes, descendants_of(os.getpid()))))
+
+    def measured(self) -> dict[str, int]:
+        """Return the seconds, and the peak in megabytes."""
+        return {"seconds": round(time.monotonic() - self._began), "peak_mb": round(self._peak / 1e6)}
+
+
+def _resident_bytes(process: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0  # it has ended meanwhile
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+UNFORESEEN = re.compile(r"^the result |crashed on this model|ended without a result|wrote nothing|^\w+(\.\w+)*: ")
+"""What a user should not meet: a wrong result, a crash, or a tool's error that no sentence was made of."""
+
+
+def _success(conversion: Conversion) -> dict[str, Any]:
+    agreement = conversion.agreement
+    assert agreement is not None  # of every kind of PATHS
+    return {
+        "state": "ok",
+        "bytes": conversion.result_bytes,
+        "source_bytes": conversion.source_bytes,
+        "error": float(f"{agreement.error:.2g}"),
+        "largest": float(f"{agreement.largest:.2g}"),
+        "same_class": agreement.same_class,
+        "samples": agreement.samples,
+        "tools": ", ".join(conversion.tools),
+        "rows": 1 if any("one row" in note for note in conversion.notes) else -1,
+    }
+
+
+def _without_names(message: str, name: str) -> str:
+    """Return a reason as it is for every architecture, so that alike ones can be counted."""
+    text = re.sub(r"/\S*/", "", message.replace(name, "MODEL"))
+    return excerpt(text, MAX_REASON)
+
+
+def library_python(library: str) -> str:
+    """Return the Python that has a library: this one has torchvision, the converters' environment has Keras."""
+    if library == "torchvision":
+        return sys.executable
+    folder = environments_folder(ROOT)
+    return str(ensure(ENVIRONMENTS["tensorflow"], folder, lambda title, share: None, print))
+
+
+def run_builder(library: str, action: str, *arguments: str) -> str:
+    """Run tools/zoo_models.py with the library's Python and return what it prints.
+
+    Raises:
+        ConversionError: it failed; with its last line.
+    """
+    command = [library_python(library), str(ROOT / "tools/zoo_models.py"), action, library, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConversionError(f"building it took more than {BUILD_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise ConversionError((done.stderr.strip().splitlines() or ["building it failed"])[-1], detail=done.stderr)
+    return done.stdout
+
+
+def build_model(architecture: Architecture, folder: Path) -> None:
+    """Write the model folder of an architecture."""
+    run_builder(architecture.library, "build", architecture.name, str(folder))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert what has no result yet; returns the exit code."""
+    os.environ.setdefault(FOLDER_VARIABLE, str(ROOT / ".converters"))  # as `make test-convert`
+    results = Results(options.results)
+    paths = [path for path in PATHS if not options.paths or path.name in options.paths.split(",")]
+    for library in dict.fromkeys(path.library for path in paths):
+        if not any(architecture.library == library for architecture in results.architectures):
+            listed = json.loads(run_builder(library, "list"))
+            results.add_architectures(Architecture(library, **item) for item in listed)
+    chosen = [item for item in results.architectures if not options.only or re.fullmatch(options.only, item.name)]
+    with tempfile.TemporaryDirectory(prefix="zoo-", dir=options.folder) as work:
+        Zoo(results, Path(work), build_model, options.timeout, _stop_time(options.stop)).run(paths, chosen)
+    return 0
+
+
+def _stop_time(text: str | None) -> float:
+    if text is None:
+        return float("inf")
+    today = datetime.datetime.now().astimezone()
+    stop = today.replace(hour=int(text[:2]), minute=int(text[3:]), second=0)
+    return stop.timestamp()
+
+
+def write(options: argparse.Namespace) -> int:
+    """Put the tables of the results into the page, or compare them; returns the exit code."""
+    before = PAGE.read_text(encoding="utf-8")
+    after = with_tables(before, Results(options.results))
+    if options.check:
+        print(f"{PAGE.name} is {'as the results are' if before == after else 'not made of the results: run `write`'}")
+        return int(before != after)
+    PAGE.write_text(after, encoding="utf-8")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run or write; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Convert every architecture that can be built without a download.")
+    parser.add_argument("action", choices=("run", "write"))
+    parser.add_argument("--results", type=Path, default=RESULTS, help="lines of JSON [docs/zoo.jsonl]")
+    parser.add_argument("--only", metavar="REGEX", help="architectures whose whole name matches")
+    parser.add_argument("--paths", metavar="PATH,…", help=f"some of {', '.join(path.name for path in PATHS)}")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="for each process [300]")
+    parser.add_argument("--stop", metavar="HH:MM", help="begin nothing after this time today")
+    parser.add_argument("--folder", type=Path, help="where models are made for a while [the system's temporary folder]")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is not as the results")
+    options = parser.parse_args(arguments)
+    return run(options) if options.action == "run" else write(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

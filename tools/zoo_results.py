@@ -1,0 +1,75 @@
+"""The zoo's architectures, its paths, and the file with what came of each conversion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Architecture(NamedTuple):
+    """One architecture of a library; the shape is that of one picture, as the model takes it."""
+
+    library: str
+    name: str
+    task: str
+    parameters: int
+    shape: Sequence[int]
+
+
+class ConversionPath(NamedTuple):
+    """From a format to a kind; ``group`` is the pass over all architectures in which it has its turn."""
+
+    library: str
+    source: str
+    kind: str
+    group: int
+    quantize: str = "none"
+
+    @property
+    def name(self) -> str:
+        """As the results have it."""
+        return f"{self.source}>{self.kind}" + ("" if self.quantize == "none" else f"-{self.quantize}")
+
+
+PATHS = (
+    ConversionPath("torchvision", "torch", "torchscript", 1),
+    ConversionPath("torchvision", "torch", "onnx", 0),
+    ConversionPath("torchvision", "torch", "pt2", 1),
+    ConversionPath("keras", "keras", "tflite", 0),
+    ConversionPath("torchvision", "pt2", "tflite", 2),
+    ConversionPath("torchvision", "pt2", "executorch", 3),
+    ConversionPath("keras", "keras", "onnx", 3),
+)
+
+
+class Results:
+    """The lines of the results' file: architectures first, then one for each conversion that was tried."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        values = [json.loads(line) for line in lines if line.endswith("}")]  # the last one may have been cut off
+        self.architectures = [Architecture(**value) for value in values if "path" not in value]
+        self.conversions = {(value["name"], value["path"]): value for value in values if "path" in value}
+        if lines and not lines[-1].endswith("}"):
+            self._write(lines[:-1])
+
+    def add_architectures(self, architectures: Iterable[Architecture]) -> None:
+        """Keep what a library has."""
+        for architecture in architectures:
+            self.architectures.append(architecture)
+            self._append(architecture._asdict())
+
+    def add(self, conversion: dict[str, Any]) -> None:
+        """Keep what came of one conversion."""
+        self.conversions[conversion["name"], conversion["path"]] = conversion
+        self._append(conversion)
+
+    def _append(self, value: dict[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(value, separators=(",", ":")) + "\n")
+
+    def _write(self, lines: Sequence[str]) -> None:
+        self._path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
