@@ -29,6 +29,7 @@ from pocketserve.convert.run import Conversion, ConversionSettings, ModelConvert
 from pocketserve.convert.sample_run import load_arrays
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.scan import scan
+from pocketserve.runtimes.registry import format_named, missing_framework
 
 MODES = ("fp16", "dynamic", "int8")
 FAULTY = Converter("faulty", ("tflite",), "tflite", "convert.faulty_tool", quantize=MODES)
@@ -109,6 +110,21 @@ def test_a_bare_file_gets_a_folder(convert: Convert, folder: Path) -> None:
     entry = scan(folder)["bare"]
     assert set(entry.versions) == {"tflite", "tflite-dynamic"} and entry.default_version == "tflite"
     assert (folder / "bare.tflite").exists()
+
+
+def test_a_version_that_nothing_here_can_run_is_converted_last(tmp_path: Path) -> None:
+    """Its answers are needed: a SavedModel is left, though nearer to the training, where TensorFlow is missing."""
+    shutil.copytree(MODELS / "petals", tmp_path / "petals")
+    settings = ConversionSettings(tmp_path, tmp_path / "state")
+    savedmodel = format_named("savedmodel")
+    assert savedmodel is not None
+    for environment, runs in (("openvino", missing_framework(savedmodel) is None), ("tf2onnx", True)):
+        tool = Converter("any", ("savedmodel", "tflite"), "openvino", "any", environment=environment)
+        converter = ModelConverter(scan(tmp_path)["petals"], settings, lambda *_: None, lambda _: None, [tool])
+        try:
+            assert converter._plans("openvino")[0].name == ("savedmodel" if runs else "tflite")
+        finally:
+            converter.close()
 
 
 @pytest.mark.parametrize("name", ["petals.int8.tflite", "petals_fp16.tflite", "petals-quantized.tflite"])
@@ -340,6 +356,7 @@ from pathlib import Path
 from pocketserve.convert.converter import Converter
 from pocketserve.convert.run import ConversionSettings, ModelConverter
 from pocketserve.repository.scan import scan
+from pocketserve.runtimes.registry import format_named, missing_framework
 models, state = Path(sys.argv[1]), Path(sys.argv[2])
 tool = Converter("faulty", ("tflite",), "tflite", "convert.faulty_tool", quantize=("fp16",))
 settings = ConversionSettings(models, state, quantize="fp16", options={"fault": "hang"})

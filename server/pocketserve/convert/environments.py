@@ -68,6 +68,11 @@ class Environment:
     newest: tuple[int, int] = NEWEST_PYTHON
 
     @property
+    def modules(self) -> tuple[str, ...]:
+        """The packages' names as imports spell them."""
+        return tuple(re.split(r"[=<>\[]", package)[0].replace("-", "_") for package in self.packages)
+
+    @property
     def requirements(self) -> tuple[str, ...]:
         """All that pip is asked for."""
         names = {re.split(r"[=<>\[]", package)[0] for package in self.packages}

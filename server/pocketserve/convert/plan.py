@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pocketserve.convert.converter import KINDS, QUANTIZE_MODES, ConversionError, Converter
 from pocketserve.messages import did_you_mean
+from pocketserve.runtimes.engines import engine_advice
 
 SOURCE_ORDER = ("torch", "keras", "savedmodel", "pt2", "torchscript", "onnx", "ptl", "tflite")
 """Formats that a conversion begins with, the one nearest to the training first."""
@@ -117,6 +118,8 @@ def check_kinds(text: str) -> list[str]:
         return []
     for name in names:
         if name not in KINDS:
+            if (advice := engine_advice(name)) is not None:
+                raise ConversionError(f"{name!r} is no kind of file; {advice}")
             kinds = ", ".join(KINDS)
             raise ConversionError(f"{name!r} is no kind of file{did_you_mean(name, KINDS)}; there are {kinds}, and all")
     if not names:

@@ -161,7 +161,8 @@ class ModelConverter:
     def _plans(self, kind: str) -> tuple[VersionEntry, list[Plan]]:
         """Return the version to begin with, and the ways from it; of equal ones, the nearest to the training.
 
-        A version that is quantised already is taken only where no other one has a way.
+        A version that is quantised already is taken only where no other one has a way, and one that neither this
+        installation nor the converter's environment can run, where there is nothing else at all.
         """
         entry, quantize = self._entry, self._settings.quantize
         if self._settings.version is not None:
@@ -176,7 +177,16 @@ class ModelConverter:
                 refusals.append(error)
         if not choices:
             raise refusals[0] if refusals else ConversionError("the model has no version that can be read")
-        return min(choices, key=lambda choice: (_is_quantized(entry, choice[0]), *self._cost(choice[1][0])))
+        return min(choices, key=lambda choice: (*self._flaws(choice[0], choice[1][0]), *self._cost(choice[1][0])))
+
+    def _flaws(self, version: VersionEntry, plan: Plan) -> tuple[bool, bool]:
+        """Return whether nothing at hand could run a version for its answers, and whether it is quantised already."""
+        environment = environment_of(plan[0].converter)
+        packages = ENVIRONMENTS[environment].modules if environment is not None else ()
+        is_mute = missing_framework(version.format) is not None and not any(
+            module.startswith(version.format.packages) for module in packages
+        )
+        return is_mute, _is_quantized(self._entry, version)
 
     def _cost(self, plan: Plan) -> tuple[bool, int]:
         """Return what a way costs: gigabytes for an environment first, then its steps."""

@@ -174,6 +174,8 @@ def _declared_version(name: str, options: VersionOptions, folder: Path) -> Versi
     key = f"{folder.name}/{FILE_NAME}: versions.{name}.file"
     if not path.exists():
         problem = f"{key} names {options.file}, which does not exist; put it there"
+    elif kind is None and (reason := advice(path.name, frozenset(os.listdir(path.parent)))) is not None:
+        problem = f"{key}: {reason[1]}"
     elif kind is None:
         problem = f"{key} is no model ({', '.join((*SUFFIXES, *MARKERS))})"
     return VersionEntry(name, kind or FORMATS[0], path, options.options, options.evaluation, problem, options.sha256)

@@ -122,9 +122,12 @@ class TomlTable:
         for key in self._left:
             from difflib import get_close_matches  # late: only those who mistype need it
 
+            from pocketserve.runtimes.engines import engine_note
+
             close = get_close_matches(key, self._keys, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(self._keys)}"
-            raise ManifestError(f"{self._file}: unknown key {self._prefix}{key}; {hint}")
+            note = engine_note(key, self._left[key])
+            raise ManifestError(f"{self._file}: unknown key {self._prefix}{key}; {hint}{note}")
 
 
 class Section(NamedTuple):

@@ -37,19 +37,21 @@ _SUFFIXES = {
         ".gguf .ggml .llamafile .litertlm"
     ),
     "is a model of another library's own format: convert it to ONNX with onnxmltools": ".cbm .ubj .pmml",
-    "was compiled for one kind of device: serve the ONNX or TFLite model that it was made from": (
-        ".engine .plan .trt .dlc .rknn .hef .om"
-    ),
+    "was compiled by TensorRT for one kind of NVIDIA's cards: serve the ONNX model that it was made from, there by "
+    'providers = ["TensorrtExecutionProvider"]': ".engine .plan .trt",
+    "was compiled for one kind of device: serve the ONNX or TFLite model that it was made from": ".dlc .rknn .hef .om",
     "is a Core ML model, which only Apple's devices run: export the model it was made from as ONNX or TFLite": (
         ".mlmodel .mlpackage .mlmodelc"
     ),
+    "is a model for Tract: serve the ONNX model that it was made from": ".nnef .nnef.tgz .nnef.tar",
     "is an ONNX model in ONNX Runtime's own format: serve the .onnx file that it was made from": ".ort",
     "is a bundle for MediaPipe: unpack it as a zip and serve the .tflite files in it": ".task",
     "is an archive for TorchServe: unpack it as a zip and serve the model in it": ".mar",
     _OTHER_FORMAT: ".mnn .caffemodel .pdmodel .pdiparams .weights",
 }
-_ADVICE = {suffix: words for words, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
-"""By the ends of names. Longer ends come first where one ends on another."""
+_ENDS = {suffix: words for words, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+_ADVICE = dict(sorted(_ENDS.items(), key=lambda item: -len(item[0])))
+"""By the ends of names. Longer ends come first, as one may end on another."""
 
 _PAIRS = {
     ".xml": ("is an OpenVINO model, which is not served: serve the model it was made from", ".bin"),

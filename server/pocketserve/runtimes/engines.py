@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pocketserve.runtimes.devices import device_name
+
 
 class OtherEngine(NamedTuple):
     """An engine that runs no version by itself here.
@@ -51,7 +53,13 @@ ENGINES = (
 )
 
 
-def engine_advice(word: str) -> str | None:
-    """Return the sentence for what somebody wrote for an engine; None where it names none."""
-    word = word.strip().lower()
-    return next((engine.advice for engine in ENGINES if word in engine.words), None)
+def engine_advice(*words: object) -> str | None:
+    """Return the sentence for what somebody wrote for an engine; None where no text of these names one."""
+    names = {device_name(word) for word in words if isinstance(word, str)}
+    return next((engine.advice for engine in ENGINES if not names.isdisjoint(engine.words)), None)
+
+
+def engine_note(*words: object) -> str:
+    """Return the same as the end of a sentence; empty where none of the words names an engine."""
+    advice = engine_advice(*words)
+    return f"; {advice}" if advice is not None else ""

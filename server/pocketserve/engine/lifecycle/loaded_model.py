@@ -210,8 +210,11 @@ def _check_loadable(entry: ModelEntry, version: VersionEntry) -> None:
         raise RuntimeMissingError(missing)
     option_keys = runtime_for(version.format).option_keys
     for key in sorted(set(version.options) - option_keys):
+        from pocketserve.runtimes.engines import engine_note  # late: only those who mistype need it
+
         raise ModelLoadError(
             f"model.toml: unknown key versions.{version.name}.{key}; "
             f"a {version.format.name} version knows "
             f"{', '.join(sorted(option_keys | {'file', 'evaluation', 'provenance', 'sha256'}))}"
+            f"{engine_note(key, version.options[key])}"
         )

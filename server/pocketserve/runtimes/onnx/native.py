@@ -9,6 +9,7 @@ from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.devices import Options, current_first, device_name
+from pocketserve.runtimes.engines import engine_note
 from pocketserve.runtimes.framework_import import require_framework
 from pocketserve.runtimes.onnx import INSTALL
 
@@ -56,9 +57,10 @@ def open_native(ort: Any, path: Path, threads: int, providers: Sequence[str], re
 
     def check(names: Sequence[str], fault: str) -> None:
         if names and required:
+            note = engine_note(*set(names).difference(available))
             raise ModelLoadError(
                 f"the execution provider {', '.join(names)[:200]} {fault}; available are {', '.join(available)}: "
-                "change providers in model.toml, or leave required out to run on the CPU"
+                f"change providers in model.toml, or leave required out to run on the CPU{note}"
             )
 
     check([name for name in providers if name not in available], "is not part of this onnxruntime")
@@ -75,7 +77,7 @@ def open_native(ort: Any, path: Path, threads: int, providers: Sequence[str], re
     failed = [name for name in providers if name not in native.get_providers()]
     check(failed, "did not start")
     if failed:
-        _log.warning("%s runs without %s%s", path.name, ", ".join(failed), fault)
+        _log.warning("%s runs without %s%s%s", path.name, ", ".join(failed), fault, engine_note(*failed))
     device = _device(native)
     check(providers if device == "cpu" else [], "takes nothing of this model")
     return native, device

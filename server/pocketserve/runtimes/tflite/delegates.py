@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.runtimes.devices import Options, current_first
+from pocketserve.runtimes.engines import engine_advice
 from pocketserve.trust.verified_files import not_trusted, private_copy
 
 OPTION_KEYS = frozenset({"delegate", "delegate_options", "required"})
@@ -86,6 +87,8 @@ def delegate_request(source: ModelSource) -> DelegateRequest | None:
         raise ModelLoadError(
             f'the option delegate is a library such as "libQnnTFLiteDelegate.so", not {delegate!r:.100}'
         )
+    if (advice := engine_advice(delegate)) is not None:
+        raise ModelLoadError(f"the option delegate is a library, not {delegate!r}; {advice}")
     path = find_library(delegate, source.original.resolve().parent)
     if path is not None:
         library = str(private_copy(path, source.trusted)) if path.exists() else ""
