@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import io
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import PIL.Image
 import pytest
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, jaccard_score
 
 from pocketserve.cli import CommandError
+from pocketserve.compare.detections import precision_figures
 from pocketserve.compare.judge import judge
 from pocketserve.compare.samples import read_classes
 from pocketserve.compare.scores import measure_for
@@ -107,8 +109,8 @@ def test_top_5_and_f1() -> None:
 
 def test_f1_is_scikit_learns() -> None:
     """The macro mean, also over classes that are answered and never true, or true and never answered."""
-    random = np.random.default_rng(7)
-    actual, answered = random.integers(0, 6, 40), random.integers(2, 9, 40)
+    generator = np.random.default_rng(7)
+    actual, answered = generator.integers(0, 6, 40), generator.integers(2, 9, 40)
     figures = measure_for("text-classification").overall(
         [classes(index) for index in answered.tolist()], [frozenset([index]) for index in actual.tolist()]
     )
@@ -170,14 +172,65 @@ def test_rounding_is_no_loss_beside_a_perfect_reference() -> None:
 
 
 def test_average_precision() -> None:
-    """Two boxes, three detections: right, wrong, right. The curve has (0.5, 1) and (1, 2/3)."""
+    """Two boxes, three detections: right, wrong, right. Precision is 1 up to half the recall, then 2/3."""
     answer = {"predictions": [box("cat", 0, 0.9), box("cat", 50, 0.8), box("cat", 101, 0.7)]}
     truth = [true_box("cat", 0), true_box("cat", 100)]
     measure = measure_for("object-detection")
-    assert measure.overall([answer], [truth])["mAP at 0.5"] == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
+    assert measure.overall([answer], [truth])["mAP at 0.5"] == pytest.approx((51 + 50 * 2 / 3) / 101)
     assert measure.score(answer, truth) == pytest.approx(2 * 2 / 5)
     # 9 of 11 pixels overlap: the second box no longer counts from an IoU of 0.85 on.
-    assert measure.overall([answer], [truth])["mAP"] == pytest.approx((7 * (5 / 6) + 3 * 0.5) / 10)
+    assert measure.overall([answer], [truth])["mAP"] == pytest.approx((7 * (51 + 50 * 2 / 3) / 101 + 3 * 51 / 101) / 10)
+
+
+def scene(seed: int) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Return detections and true boxes of eight pictures, made up."""
+    generator = random.Random(seed)
+    answers, truths = [], []
+    for _ in range(8):
+        boxes = [
+            {
+                "label": generator.choice(["cat", "dog"]),
+                **{key: generator.uniform(0, 200) for key in ("x", "y")},
+                **{key: generator.uniform(20, 99) for key in ("width", "height")},
+            }
+            for _ in range(generator.randrange(5))
+        ]
+        entries = []
+        for true in boxes * 2:
+            place = {key: true[key] + generator.gauss(0, 5) for key in ("x", "y", "width", "height")}
+            label = true["label"] if generator.random() < 0.8 else "cow"
+            entries.append({"label": label, "score": generator.random(), "box": place})
+        answers.append(sorted(entries, key=lambda entry: -entry["score"]))
+        truths.append(boxes)
+    return answers, truths
+
+
+@pytest.mark.parametrize(
+    ("seed", "at_half", "whole"),
+    [(0, 0.7066831683168316, 0.2718290043290043), (1, 0.9017326732673266, 0.5082260726072607),
+     (2, 0.9579207920792079, 0.5727604903347479)],
+)  # fmt: skip
+def test_average_precision_is_cocos(seed: int, at_half: float, whole: float) -> None:
+    """The numbers are those of pycocotools 2.0 on the same boxes."""
+    assert precision_figures(*scene(seed)) == {"mAP at 0.5": pytest.approx(at_half), "mAP": pytest.approx(whole)}
+
+
+def test_unsure_detections_count_for_the_average_precision_alone() -> None:
+    """Callers do not get them, so that a picture's F1 and the agreement leave them out."""
+    measure = measure_for("object-detection")
+    unsure = {"predictions": [], "further": [box("cat", 0, 0.1)]}
+    assert measure.score(unsure, [true_box("cat", 0)]) == 0.0
+    assert measure.overall([unsure], [[true_box("cat", 0)]])["mAP"] == 1.0
+    answers = {"a": [{"predictions": [box("cat", 0)]}], "b": [{**unsure, "predictions": [box("cat", 0)]}]}
+    assert judge("object-detection", answers, "a", [None])["b"]["agreement"]["largest_difference"] == 0.0
+
+
+def test_iou_is_scikit_learns() -> None:
+    """Of one picture, the mean over the classes that are in either mask."""
+    generator = np.random.default_rng(3)
+    predicted, actual = generator.choice([0, 1, 4], (12, 9)), generator.choice([0, 4, 7], (12, 9))
+    expected = jaccard_score(actual.ravel(), predicted.ravel(), average="macro", zero_division=0)
+    assert measure_for("image-segmentation").score(mask(predicted.tolist()), actual) == pytest.approx(expected)
 
 
 def test_a_box_is_taken_once_and_only_by_its_label() -> None:

@@ -67,7 +67,7 @@ def test_two_sentences_say_what_counts() -> None:
     assert said == (
         "Serve b: its run takes 1 ms, 2 times (2 to 2) as fast as a, the default version, with 1.0 kB instead of "
         "2.0 kB. It is not measurably worse than a (p = 0.5), the smallest is c, the most accurate is c, and 10 "
-        "labelled samples show a loss from 60.0% on."
+        "labelled samples can show a loss from 60.0% on."
     )
     kept = recommended(a=version(1, 100), b=version(2, 200))["sentences"]
     assert kept.startswith("Keep a, the default version: its run takes 1 ms") and kept.count(". ") == 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import PIL.Image
 import pytest
 
-from conftest import MODELS
+from conftest import MODELS, ROOT
 from pocketserve.compare.samples import DataSample, Facts, SampleError, hash_samples, read_samples, sample_files
 
 DIGITS = Facts("image-classification", [str(digit) for digit in range(10)])
@@ -177,6 +178,29 @@ def test_truths_that_are_none_of_the_task(facts: Facts, files: dict[str, str], r
     """The first one is named before anything is measured."""
     with pytest.raises(SampleError, match=reason):
         read_samples(write(tmp_path, files), facts, 10)
+
+
+EXAMPLES = [
+    Facts("image-classification", ["cat", "dog"]),
+    Facts("object-detection", ["car", "person"]),
+    Facts("image-segmentation"),
+    Facts("text-classification", ["Negative", "Positive"]),
+    Facts("question-answering"),
+    Facts("tabular-regression", (), ("sepal_length", "sepal_width", "petal_length"), "petal_width"),
+]
+
+
+def test_the_examples_of_the_document(tmp_path: Path) -> None:
+    """Each is read for its task, and every sample has a truth."""
+    tables = re.findall(r"```csv\n(.*?)```", (ROOT / "docs" / "compare.md").read_text(), re.DOTALL)
+    assert len(tables) == len(EXAMPLES)
+    for facts, table in zip(EXAMPLES, tables, strict=True):
+        folder = tmp_path / facts.task
+        pictures = dict.fromkeys(re.findall(r"^[a-z/]+\.jpg", table, re.MULTILINE), "")
+        write(folder, {**pictures, "labels.csv": table})
+        PIL.Image.new("L", (2, 2)).save(folder / "street-mask.png")
+        samples = read_samples(folder if pictures else folder / "labels.csv", facts, 100)
+        assert samples and all(sample.truth is not None for sample in samples), facts.task
 
 
 def test_a_true_value_that_is_no_number(tmp_path: Path) -> None:

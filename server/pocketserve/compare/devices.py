@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.output import human_bytes, print_table, printable
-from pocketserve.compare.report import number, with_interval
+from pocketserve.cli.output import human_bytes
+from pocketserve.compare.report import number, print_text, print_wide_table, with_interval
 from pocketserve.compare.session import SCHEMA
 from pocketserve.messages import excerpt
 
@@ -96,12 +96,12 @@ def print_devices(first: Mapping[str, Any], second: Mapping[str, Any], names: tu
     table = side_by_side(first, second)
     for letter, name, device, recommended in zip("AB", names, table["devices"], table["recommended"], strict=True):
         facts = f"{device['machine']}, {device['cores']} cores, {device['system']}, {device['created']}"
-        print(printable(f"{letter}: {name}: {facts}; recommends {recommended or 'none of them'}"))
+        print_text(f"{letter}: {name}: {facts}; recommends {recommended or 'none of them'}")
     print()
-    print_table(HEADER, [_row(name, first, second, name) for name in table["versions"]])
+    print_wide_table(HEADER, [_row(name, first, second, name) for name in table["versions"]])
     if not table["same_data"]:
-        print("\nThey were asked different samples, so that only sizes, memory and speed compare.")
-    print(f"\n{_same_choice(*table['recommended'])}")
+        print_text("\nThey were asked different samples, so that only sizes, memory and speed compare.")
+    print_text(f"\n{_same_choice(*table['recommended'])}")
 
 
 def _same_choice(first: str | None, second: str | None) -> str:

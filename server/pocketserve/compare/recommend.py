@@ -7,6 +7,7 @@ from typing import Any
 
 from pocketserve.cli.output import human_bytes
 from pocketserve.compare.statistics import Estimate, least_provable_loss, median_ratio
+from pocketserve.messages import plural
 
 SAME_SPEED, SAME_SPEED_IN_NOISE = 1.1, 1.25
 """Versions whose run takes up to so many times the fastest one's count as equally fast, and the smaller file is better:
@@ -103,21 +104,26 @@ def _second_sentence(result: Mapping[str, Any], choices: Mapping[str, Any]) -> s
     else:
         head = f"Its answers are not measurably others than {reference}'s ({test['text']})"
     number = (facts["accuracy"] or facts["agreement"])["samples"]
-    kind = "labelled samples" if facts["accuracy"] is not None else "samples without labels"
     if not result["data"]["samples"]:
-        kind = "made-up inputs"
+        count = plural(number, "made-up input")
+    elif facts["accuracy"] is not None:
+        count = plural(number, "labelled sample")
+    else:
+        count = plural(number, "sample") + " without labels"
     accurate = choices["most_accurate"]
     extra = f", the most accurate is {accurate}" if accurate not in (None, best) else ""
     smallest = f", the smallest is {choices['smallest']}" if choices["smallest"] != best else ""
     if test["name"].startswith("McNemar"):
-        return f"{head}{smallest}{extra}, and {number} {kind} {_provable(number)}."
-    return f"{head}{smallest}{extra}; {number} {kind}{'' if is_reference else ': ' + test['text']}."
+        return f"{head}{smallest}{extra}, and {count} {_provable(number)}."
+    return f"{head}{smallest}{extra}; {count}{'' if is_reference else ': ' + test['text']}."
 
 
 def _provable(number: int) -> str:
     """Return the least loss that so many samples could have shown."""
     least = least_provable_loss()
-    return f"show a loss from {least / number:.1%} on" if number >= least else f"show no loss, which takes {least}"
+    if number < least:
+        return f"cannot show a loss, which takes {least}"
+    return f"can show a loss from {least / number:.1%} on"
 
 
 def _median(values: list[float]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,27 +90,68 @@ def print_report(result: Mapping[str, Any]) -> None:
     origin = f", {data['origin']}" if samples else ""
     print(printable(f"{result['model']}, {result['task']}; {content}{origin}"))
     print(printable(f"{device['machine']}, {plural(device['cores'], 'core')}, {device['system']}"), end="\n\n")
-    print(load_warning(device["load"]), end="")
-    print_table(HEADER, table_rows(result))
-    print(LEGEND)
-    if missing := interval_warning(result):
-        print(missing)
+    if warning := load_warning(device["load"]):
+        print_text(warning + "\n")
+    print_wide_table(HEADER, table_rows(result))
+    print_text(f"\n{LEGEND}")
+    print_text(interval_warning(result))
     for name, facts in result["versions"].items():
-        if name != result["reference"] and facts["test"]["text"]:
-            print(printable(f"{name}: {facts['test'].get('name', 'test')}: {facts['test']['text']}"))
-    for name, facts in result["versions"].items():
+        print_text(judgement(name, facts, is_reference=name == result["reference"]))
         if facts["device"] != "cpu":
-            print(printable(f"{name}: runs on {facts['device']} ({facts['runtime']})"))
+            print_text(f"{name}: runs on {facts['device']} ({facts['runtime']})")
     print_skipped(result["skipped"])
-    print(f"\n{printable(result['recommendation']['sentences'])}")
-    print(f"Rule: {result['recommendation']['rule']}")
+    print_text(f"\n{result['recommendation']['sentences']}")
+    print_text(f"Rule: {result['recommendation']['rule']}")
 
 
 LEGEND = (
-    "RUN is the model alone, with the 95 % interval of its median; ANSWER has the decoding of the data, too.\n"
+    "RUN is the model alone, with the 95 % interval of its median; ANSWER has the decoding of the data, too. "
     "ANSWERS/s is with several callers at a time; CPU is what an answer costs the battery; MEMORY is private, without "
-    "what the\nprocess held before the model was loaded, and PEAK the most that was resident."
+    "what the process held before the model was loaded, and PEAK the most that was resident."
 )
+MAX_TEXT = 120
+
+
+def _columns() -> int:
+    """Return the width of the terminal; where there is none, no line is too long."""
+    return shutil.get_terminal_size((1 << 20, 0)).columns
+
+
+def print_text(text: str) -> None:
+    """Print lines, broken between words where the terminal is narrower."""
+    for line in text.splitlines():
+        print(textwrap.fill(printable(line), min(MAX_TEXT, _columns()), break_on_hyphens=False))
+
+
+def print_wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; where it is wider than the terminal, in parts one below the other, each with the first column."""
+    widths = [max(len(printable(row[column])) for row in (header, *rows)) for column in range(len(header))]
+    parts: list[list[int]] = [[0]]
+    for column in range(1, len(header)):
+        if len(parts[-1]) > 1 and sum(widths[each] + 2 for each in (*parts[-1], column)) - 2 > _columns():
+            parts.append([0])
+        parts[-1].append(column)
+    for number, part in enumerate(parts):
+        print(end="\n" if number else "")
+        print_table([header[column] for column in part], [[row[column] for column in part] for row in rows])
+
+
+def judgement(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> str:
+    """Return what is known of a version's answers beside the table: intervals, further figures, the test."""
+    parts = []
+    if (accuracy := facts["accuracy"]) is not None:
+        parts.append(" ".join([score_text(accuracy), *_interval_text(accuracy)]))
+        parts += [f"{key} {value:.4g}" for key, value in accuracy["figures"].items()]
+    if not is_reference and facts["test"]["text"]:
+        parts.append(f"{facts['test'].get('name', 'test')}: {facts['test']['text']}")
+    return f"{name}: {'; '.join(parts)}" if parts else ""
+
+
+def _interval_text(accuracy: Mapping[str, Any]) -> list[str]:
+    if accuracy["low"] is None:
+        return []
+    shown = "{:.1%}" if accuracy["more_is_better"] else "{:.4g}"
+    return [f"({shown.format(accuracy['low'])} to {shown.format(accuracy['high'])})"]
 
 
 def interval_warning(result: Mapping[str, Any]) -> str:
@@ -126,7 +169,7 @@ def print_skipped(skipped: Mapping[str, str]) -> None:
     if skipped:
         print("\nNot compared:")
         for name, reason in skipped.items():
-            print(printable(f"  {name}: {reason}"))
+            print_text(f"  {name}: {reason}")
 
 
 def figures_of(accuracy: Mapping[str, Any]) -> Sequence[tuple[str, str]]:

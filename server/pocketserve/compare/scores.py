@@ -121,7 +121,7 @@ def numbers_in(answer: Any) -> Array:
             return
         if isinstance(value, Mapping):
             for key in value:
-                if key not in ("index", "shape"):
+                if key not in ("index", "shape", "further"):
                     collect(value[key])
         elif isinstance(value, list | tuple):
             for item in value:
@@ -174,7 +174,7 @@ BOXES = Measure(
     lambda answer: [{"label": e["label"], **e["box"]} for e in answer.get("predictions") or []],
     same_from=SAME_OVERLAP,
     overall=lambda answers, truths: detections.precision_figures(
-        [answer.get("predictions") or [] for answer in answers], truths
+        [[*(answer.get("predictions") or []), *(answer.get("further") or [])] for answer in answers], truths
     ),
 )
 

@@ -43,6 +43,9 @@ TIMED_SAMPLES = 32
 WARM_S = 0.002
 """A turn begins with so much work that is not counted: the other versions had the cores and their caches meanwhile."""
 
+LEAST_SCORE = 0.01
+"""Of detections that are kept for the average precision, which needs more than an answer has."""
+
 MAX_VALUES = 4096
 """Numbers of an answer that are compared; of a larger tensor some at equal distances."""
 
@@ -111,7 +114,7 @@ class Subject:
             whole = payload._replace(options=self._options()) if isinstance(payload, RawPayload) else payload
             began = time.perf_counter()
             try:
-                answers.append(_plain(self._ask(whole)))
+                answers.append(_plain(self._ask(whole), self._threshold()))
                 if len(self._payloads) < TIMED_SAMPLES:
                     self._payloads.append(payload)
             except ApiError as error:
@@ -180,11 +183,17 @@ class Subject:
         return submit_and_wait(self._service.submit, InferenceCall(self._name, self._version, payload, options))
 
     def _options(self) -> AnswerOptions:
-        """Return what an answer must hold to be judged: all classes with their scores, or the mask."""
+        """Return what an answer must hold to be judged: all classes with scores, unsure detections, or the mask."""
         handle = self._service.engine.running(self._name, self._version)
         task = handle.model.task.name if handle is not None else ""
         every = ALL_ENTRIES if task.endswith("-classification") else None
-        return AnswerOptions(top_k=every, values={"mask": "png"} if task == "image-segmentation" else {})
+        least = None if self._threshold() is None else LEAST_SCORE
+        return AnswerOptions(every, least, values={"mask": "png"} if task == "image-segmentation" else {})
+
+    def _threshold(self) -> float | None:
+        """Return the least score of a detection that callers get; None where the model detects nothing."""
+        handle = self._service.engine.running(self._name, self._version)
+        return getattr(handle.model.task, "threshold", None) if handle is not None else None
 
 
 def _read(sample: Mapping[str, str]) -> Payload:
@@ -223,8 +232,12 @@ def _processor_ticks(process: int) -> tuple[int, int]:
         return 0, 0
 
 
-def _plain(answer: Prediction | InferResponse) -> dict[str, Any]:
-    """Return an answer in JSON's own types."""
+def _plain(answer: Prediction | InferResponse, threshold: float | None) -> dict[str, Any]:
+    """Return an answer in JSON's own types; detections that callers do not get are ``further`` ones."""
+    if isinstance(answer, Prediction) and threshold is not None:
+        entries: list[Any] = list(answer.predictions)
+        place = sum(entry["score"] >= threshold for entry in entries)  # they come best first
+        return {"predictions": entries[:place], "further": entries[place:], **answer.more}
     if isinstance(answer, Prediction):
         return {"predictions": answer.predictions, **answer.more}
     outputs = []

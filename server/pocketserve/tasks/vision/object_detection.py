@@ -100,10 +100,15 @@ class ObjectDetection(PictureTask):
         anchors = _anchors(facts, options, *self._picture.size)
         self._outputs = DetectionOutputs(options, facts.outputs, facts.metadata, anchors)
 
+    @property
+    def threshold(self) -> float:
+        """Return the least score that is answered where the caller names none."""
+        return THRESHOLD if self._options.threshold is None else self._options.threshold
+
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture."""
         defaults, size = self._options, self._picture.size
-        floor = next((v for v in (options.threshold, defaults.threshold) if v is not None), THRESHOLD)
+        floor = self.threshold if options.threshold is None else options.threshold
         try:
             candidates = self._outputs.candidates(runs[0], size, floor)
         except ValueError as error:

@@ -1,0 +1,75 @@
+"""Labelled data and public models: the scores are those of independent programs on the same answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from pocketserve.cli import main
+
+pytestmark = [pytest.mark.assets, pytest.mark.live]
+
+BOXES = """file,label,x,y,width,height
+cats_and_dogs.jpg,cat,80,400,364,200
+cats_and_dogs.jpg,dog,390,216,254,384
+cats_and_dogs.jpg,dog,614,152,296,448
+cats_and_dogs.jpg,cat,880,408,200,192
+astronaut.png,person,12,4,377,501
+chelsea.png,cat,0,0,440,299
+"""
+LABELS = """file,label
+burger.jpg,cheeseburger
+chelsea.png,tabby
+coffee.png,espresso
+rocket.jpg,missile
+"""
+
+
+@pytest.fixture
+def accuracy(assets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """``accuracy(file, truth)``: what a comparison says of a TFLite file of the assets on pictures of theirs."""
+
+    def run(file: str, truth: str) -> dict[str, Any]:
+        (tmp_path / "models").mkdir()
+        shutil.copy(assets / "models" / "tflite" / file, tmp_path / "models" / "m.tflite")
+        data = tmp_path / "data"
+        data.mkdir(exist_ok=True)
+        (data / "labels.csv").write_text(truth)
+        for name in {line.split(",")[0] for line in truth.splitlines()[1:]}:
+            shutil.copy(assets / "inputs" / "images" / name, data)
+        words = ["compare", "m", "--models-dir", str(tmp_path / "models"), "--data", str(data), "--seconds", "0.2"]
+        assert main([*words, "--json"]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)["versions"]["tflite"]["accuracy"]
+        return document
+
+    return run
+
+
+def test_boxes(accuracy: Any) -> None:
+    """pycocotools 2.0 gives these means; a picture's F1 is 3 matches of 14, 1 of 11 and 1 of 3, counted by hand."""
+    result = accuracy("coco_ssd_mobilenet_v1_1.0_quant.tflite", BOXES)
+    assert result["figures"] == pytest.approx({"mAP at 0.5": 0.70594, "mAP": 0.64139}, abs=0.02)
+    assert result["scores"] == pytest.approx([6 / 14, 2 / 11, 2 / 3])
+
+
+def test_masks(accuracy: Any, assets: Path, tmp_path: Path) -> None:
+    """The mask that came with the model: its pixels are ten times the class."""
+    with PIL.Image.open(assets / "inputs" / "images" / "segmentation_golden_rotation0.png") as golden:
+        numbers = np.array(golden) // 10
+    (tmp_path / "data").mkdir()
+    PIL.Image.fromarray(numbers).save(tmp_path / "data" / "truth.png")
+    result = accuracy("deeplabv3.tflite", "file,mask\nsegmentation_input_rotation0.jpg,truth.png\n")
+    assert result["value"] > 0.99 and result["metric"] == "IoU"
+
+
+def test_classes(accuracy: Any) -> None:
+    """By the verified answers two of four are right, a third within five, and six classes are true or answered."""
+    result = accuracy("mobilenet_v1_0.25_224_float_metadata.tflite", LABELS)
+    assert (result["metric"], result["value"]) == ("top-1", 0.5)
+    assert result["figures"] == pytest.approx({"top-5": 0.75, "F1": 2 / 6})
