@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -163,6 +164,19 @@ def test_an_environment_of_other_versions_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "e" / MARKER).write_text('["a==1", "numpy==2.4.6", "pillow==13.0.0"]')
     assert python_of(environment, tmp_path) == python
     assert python_of(Environment("e", "a test", ("a==2",), 10**6, 4), tmp_path) is None
+
+
+def test_an_environment_that_another_command_makes(tmp_path: Path) -> None:
+    """It is waited for, and the user reads what for."""
+
+    def show(title: str, share: float) -> None:
+        raise KeyboardInterrupt(title)
+
+    with (tmp_path / "e.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(KeyboardInterrupt, match=r"^waiting for another command, which makes e$"):
+            ensure(Environment("e", "a test", ("a==1",), 10**6, 4), tmp_path, show, no_progress_note)
+    assert os.listdir(tmp_path) == ["e.lock"]
 
 
 def test_no_environment_on_a_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -417,3 +417,20 @@ def test_arrays_of_texts_need_no_pickle(tmp_path: Path) -> None:
     save_arrays(tmp_path / "a.npz", {"text": words, "ids": np.arange(3)})
     arrays = load_arrays(tmp_path / "a.npz")
     assert arrays["text"].tolist() == words.tolist() and arrays["ids"].tolist() == [0, 1, 2]
+
+
+def test_a_kind_that_could_not_be_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node's packages come with no environment: the sentence comes before gigabytes are fetched."""
+    monkeypatch.setenv("POCKETSERVE_TFJS_MODULES", str(tmp_path / "none"))
+    monkeypatch.setenv("POCKETSERVE_CONVERTERS", str(tmp_path / "converters"))
+    shutil.copytree(MODELS / "digits", folder / "digits")
+    settings = ConversionSettings(folder, tmp_path / "state", version="keras")
+    converter = ModelConverter(scan(folder)["digits"], settings, lambda title, share: None, print)
+    try:
+        with pytest.raises(
+            ConversionError, match=r"could not be run.* TensorFlow\.js is not installed in .*npm install"
+        ):
+            converter.convert("tfjs")
+    finally:
+        converter.close()
+    assert not (tmp_path / "converters").exists()

@@ -165,7 +165,7 @@ def ensure(environment: Environment, folder: Path, tell: Tell, note: Note) -> Pa
     interpreter = _interpreter(environment)
     try:
         make_private_folder(folder)
-        with _alone(folder / f"{environment.name}.lock"):
+        with _alone(folder / f"{environment.name}.lock", tell):
             if (python := python_of(environment, folder)) is not None:  # another command has made it meanwhile
                 return python
             remove_tree(folder / environment.name)  # what an interrupted command left
@@ -191,7 +191,7 @@ def _interpreter(environment: Environment) -> str:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _alone(path: Path, tell: Tell) -> Iterator[None]:
     """Hold a lock of the process, so that two commands do not make the same environment."""
     ends = time.monotonic() + LOCK_WAIT_S
     with path.open("w") as file:
@@ -202,6 +202,7 @@ def _alone(path: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > ends:
                     raise ConversionError(f"another command has been making {path.stem} for an hour; end it") from None
+                tell(f"waiting for another command, which makes {path.stem}", 0.0)
                 time.sleep(POLL_S)
         yield
 

@@ -6,7 +6,7 @@ import datetime
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,13 +133,19 @@ class ModelConverter:
         """Remove what is left of the work."""
         self._work.remove()
 
-    def convert(self, kind: str) -> Conversion:
+    def convert(self, kind: str, quantize: str | None = None) -> Conversion:
         """Make a new version of a kind and publish it.
+
+        Args:
+            quantize: the mode, from now on; None keeps the one of the settings.
 
         Raises:
             ConversionError: it cannot be made, or is not what the original is; nothing is left behind.
         """
+        if quantize is not None:
+            self._settings = replace(self._settings, quantize=quantize)
         source, plans = self._plans(kind)
+        _check_runs_here(kind)
         trusted = _trusted_code(self._entry, source, self._settings.state_dir)
         new = choose_name(self._entry, source.name, kind, self._settings.quantize, self._settings.name)
         self._check_samples(plans[0])
@@ -396,6 +402,14 @@ def _is_quantized(entry: ModelEntry, version: VersionEntry) -> bool:
         return True
     names = f"{version.name} {version.path.name.removeprefix(entry.name)}"  # a model may be called dynamic
     return not QUANTIZED_WORDS.isdisjoint(re.split("[^a-z0-9]+", names.lower()))
+
+
+def _check_runs_here(kind: str) -> None:
+    """Refuse, before anything is fetched, a kind whose result would want more than packages of Python, and has not."""
+    format = format_named(kind)
+    if format is None or format.missing is None or (missing := format.missing()) is None:
+        return
+    raise ConversionError(f"the result could not be run, and so not be checked: {missing}")
 
 
 def _trusted_code(entry: ModelEntry, source: VersionEntry, state_dir: Path) -> frozenset[str]:
