@@ -5,7 +5,7 @@ PARALLEL = -n auto --dist worksteal
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for dev $(PARALLEL)
 test-all: test ; $(PYTHON) tools/environment.py all tflite-runtime && .venv-all/bin/python -m pytest --for all $(PARALLEL) && .venv-tflite-runtime/bin/python -m pytest --for tflite-runtime $(PARALLEL)
-test-convert: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for convert tests/convert
+test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python -m pytest --for convert tests/convert
 test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64.py
 test-newest: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/newest_python.py -- $(PARALLEL)
 soak: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tools/soak.py

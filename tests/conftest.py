@@ -81,15 +81,17 @@ def start_server(
     *options: str,
     environment: dict[str, str] | None = None,
     program: Sequence[str] = ("-m", "pocketserve"),
+    python: Path | str = sys.executable,
 ) -> Server:
     """Start a real server on a free port and wait until it is ready.
 
     Args:
         folder: an empty folder for its token, ready file and log.
         program: what Python runs.
+        python: that of an environment with other packages.
     """
     ready, token, log = folder / "ready.json", folder / "token", folder / "server.log"
-    command = [sys.executable, *program, "serve", str(models), "--http-port", "0", "--socket-port", "0"]
+    command = [str(python), *program, "serve", str(models), "--http-port", "0", "--socket-port", "0"]
     command += ["--ready-file", str(ready), "--token-file", str(token), *options]
     surroundings = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), **(environment or {})}
     with log.open("wb") as output:

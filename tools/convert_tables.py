@@ -1,21 +1,33 @@
-"""Write the tables of docs/convert.md that follow from the code; with ``--check`` only compare them."""
+"""Write the tables of docs/convert.md that follow from the code and from what came of the matrix.
+
+``python tools/convert_tables.py [FILE]`` first takes over the outcomes that ``make test-convert`` has added to a file;
+with ``--check`` the tables are only compared.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pocketserve.convert.converter import KINDS, QUANTIZE_MODES
 from pocketserve.convert.environments import ENVIRONMENTS
-from pocketserve.convert.plan import TITLES
+from pocketserve.convert.plan import SOURCE_ORDER, TITLES
 from pocketserve.convert.registry import converters
+from pocketserve.convert.verify import BOUNDS
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "convert.md"
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "convert.md"
+OUTCOMES = ROOT / "tests" / "convert" / "outcomes.json"
+_CELL = re.compile(r"(\w+)-from-(\w+)-to-(\w+)-(\w+)")
+_NO_WAY = ("no converter makes ", "it is ")
+_GOOD = ("agrees", "written")
 
 
 def tables() -> dict[str, str]:
-    """Return the tables in Markdown by the word that begins their first row."""
+    """Return the tables in Markdown by the words that begin their first row."""
     ways = (
         [
             ", ".join(TITLES[source] for source in converter.sources),
@@ -35,10 +47,63 @@ def tables() -> dict[str, str]:
         ]
         for environment in ENVIRONMENTS.values()
     )
+    bounds = (
+        [f"`{mode}`", f"{bound.error:g} of their size", f"{100 * bound.agreement:g} %"]
+        for mode, bound in BOUNDS.items()
+    )
+    outcomes = json.loads(OUTCOMES.read_text(encoding="utf-8"))
+    modes = [f"`{mode}`" for mode in QUANTIZE_MODES]
     return {
-        "from": _table(("from", "to", "`--quantize`", "converter", "environment"), ways),
+        "from | to": _table(("from", "to", "`--quantize`", "converter", "environment"), ways),
         "environment": _table(("environment", "for", "packages", "disk"), environments),
+        "`--quantize` | outputs": _table(
+            ("`--quantize`", "outputs differ by at most", "classifiers: same best class"), bounds
+        ),
+        "tried": _table(("tried", "to", *modes), _matrix(outcomes)),
+        "refused": _table(("refused", "from", "to", "the sentence"), _refusals(outcomes)),
     }
+
+
+def _matrix(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yield a row for each format and kind: how many models agree, of how many that were converted."""
+    cells: dict[tuple[str, ...], list[str]] = {}
+    for name, outcome in outcomes.items():
+        cells.setdefault(_parts(name)[1:], []).append(outcome)
+    for source in SOURCE_ORDER:
+        for kind in KINDS:
+            row = [_count(cells.get((source, kind, mode), [])) for mode in QUANTIZE_MODES]
+            if any(text not in ("", "no way") for text in row):
+                yield [TITLES[source], f"`{kind}`", *("" if text == "no way" else text for text in row)]
+
+
+def _count(outcomes: Sequence[str]) -> str:
+    if all(outcome.startswith(_NO_WAY) for outcome in outcomes):
+        return "no way" if outcomes else ""
+    return f"{sum(outcome in _GOOD for outcome in outcomes)}/{len(outcomes)}"
+
+
+def _refusals(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yield a row for each sentence of a model, a format and a kind, but not for those that no converter makes."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name, outcome in sorted(outcomes.items(), key=lambda item: _place(item[0])):
+        if outcome not in _GOOD and not outcome.startswith(_NO_WAY):
+            model, source, kind, mode = _parts(name)
+            sentence = re.sub(r"\d\.\d*(?:e[+-]?\d+)? of their size", "… of their size", outcome)
+            rows.setdefault((model, source, kind, sentence), []).append(f"`{mode}`")
+    for (model, source, kind, sentence), modes in rows.items():
+        yield [f"`{model}`", TITLES[source], f"`{kind}` {', '.join(modes)}", sentence.replace("|", "/")]
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """Return the model, the format, the kind and the mode of a cell."""
+    match = _CELL.fullmatch(name)
+    assert match is not None, name
+    return match.groups()
+
+
+def _place(name: str) -> tuple[str, int, int, int]:
+    model, source, kind, mode = _parts(name)
+    return model, SOURCE_ORDER.index(source), list(KINDS).index(kind), QUANTIZE_MODES.index(mode)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -48,10 +113,19 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def with_tables(text: str) -> str:
     """Return a document with its tables as the code has them."""
-    for word, table in tables().items():
-        text, count = re.subn(rf"(?m)^\| {word} \|.*\n(?:\|.*\n)+", lambda _, table=table: table, text)  # type: ignore[misc]
-        assert count == 1, word
+    for words, table in tables().items():
+        pattern = rf"(?m)^\| {re.escape(words)}.*\n(?:\|.*\n)+"
+        text, count = re.subn(pattern, lambda _, table=table: table, text)  # type: ignore[misc]
+        assert count == 1, words
     return text
+
+
+def take_over(results: Path) -> None:
+    """Add the outcomes of a run to those of the runs before it."""
+    lines = results.read_text(encoding="utf-8").splitlines()
+    outcomes = {**json.loads(OUTCOMES.read_text(encoding="utf-8")), **dict(map(json.loads, lines))}
+    ordered = {name: outcomes[name] for name in sorted(outcomes, key=_place)}
+    OUTCOMES.write_text(json.dumps(ordered, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -59,6 +133,8 @@ def main() -> int:
     text = DOCUMENT.read_text(encoding="utf-8")
     if "--check" in sys.argv[1:]:
         return int(with_tables(text) != text)
+    for name in sys.argv[1:]:
+        take_over(Path(name))
     DOCUMENT.write_text(with_tables(text), encoding="utf-8")
     return 0
 
