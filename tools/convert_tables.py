@@ -72,13 +72,15 @@ def _matrix(outcomes: Mapping[str, str]) -> Iterator[list[str]]:
     for source in SOURCE_ORDER:
         for kind in KINDS:
             row = [_count(cells.get((source, kind, mode), [])) for mode in QUANTIZE_MODES]
-            if any(text not in ("", "no way") for text in row):
-                yield [TITLES[source], f"`{kind}`", *("" if text == "no way" else text for text in row)]
+            if any(row):
+                yield [TITLES[source], f"`{kind}`", *row]
 
 
 def _count(outcomes: Sequence[str]) -> str:
+    if not outcomes:
+        return "not run"
     if all(outcome.startswith(_NO_WAY) for outcome in outcomes):
-        return "no way" if outcomes else ""
+        return ""
     return f"{sum(outcome in _GOOD for outcome in outcomes)}/{len(outcomes)}"
 
 

@@ -27,7 +27,8 @@ OTHER_VARIABLES: Final = frozenset(
     for name in (
         *("URL", "TOKEN"),  # the client's
         *("SIMULATION", "IN_TRIAL", "TFJS_MODULES", "CONVERTERS"),  # system.py, runtimes, convert
-        *("ALLOW_ROOT", "TEST_ASSETS", "TEST_STATE", "SOAK", "SOAK_TABLE", "SOAK_REQUESTS"),  # the installer and tests
+        *("ALLOW_ROOT", "TEST_ASSETS", "TEST_STATE", "MATRIX"),  # the installer and tests
+        *("SOAK", "SOAK_TABLE", "SOAK_REQUESTS"),
         *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),  # tools
     )
 )
