@@ -230,6 +230,8 @@ def run(options: argparse.Namespace) -> int:
     os.environ.setdefault(FOLDER_VARIABLE, str(ROOT / ".converters"))  # as `make test-convert`
     results = Results(options.results)
     paths = [path for path in PATHS if not options.paths or path.name in options.paths.split(",")]
+    if options.by_architecture:
+        paths = [path._replace(group=0) for path in paths]
     for library in dict.fromkeys(path.library for path in paths):
         if not any(architecture.library == library for architecture in results.architectures):
             listed = json.loads(run_builder(library, "list"))
@@ -266,6 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="lines of JSON [docs/zoo.jsonl]")
     parser.add_argument("--only", metavar="REGEX", help="architectures whose whole name matches")
     parser.add_argument("--paths", metavar="PATH,…", help=f"some of {', '.join(path.name for path in PATHS)}")
+    parser.add_argument("--by-architecture", action="store_true", help="all paths of one before the next architecture")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="for each process [300]")
     parser.add_argument("--stop", metavar="HH:MM", help="begin nothing after this time today")
     parser.add_argument("--folder", type=Path, help="where models are made for a while [the system's temporary folder]")
