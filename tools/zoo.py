@@ -26,6 +26,9 @@ from typing import Any
 from zoo_page import with_tables
 from zoo_results import PATHS, Architecture, ConversionPath, Results
 
+from pocketserve.cli import CommandError
+from pocketserve.compare.session import Plan, compare_versions
+from pocketserve.config import STATE_VARIABLE
 from pocketserve.convert.converter import ConversionError
 from pocketserve.convert.environments import ENVIRONMENTS, FOLDER_VARIABLE, ensure, environments_folder
 from pocketserve.convert.process import ProcessLimits
@@ -55,13 +58,20 @@ class Zoo:
     Args:
         work: a folder that is empty, for models and state.
         timeout: seconds for each process of a conversion.
+        seconds: for comparing the speed of a result with that of its original; 0 compares none.
         stop: the time of :func:`time.time` after which nothing is begun.
     """
 
     def __init__(
-        self, results: Results, work: Path, build: Build, timeout: float = TIMEOUT_S, stop: float = float("inf")
+        self,
+        results: Results,
+        work: Path,
+        build: Build,
+        timeout: float = TIMEOUT_S,
+        stop: float = float("inf"),
+        seconds: float = 0.0,
     ) -> None:
-        self._results, self._build, self._stop = results, build, stop
+        self._results, self._build, self._stop, self._seconds = results, build, stop, seconds
         self._limits = ProcessLimits(timeout, MEMORY_BYTES)
         self._models, self._state = work / "models", work / "state"
         self._models.mkdir(parents=True)
@@ -72,9 +82,14 @@ class Zoo:
         for group in sorted({path.group for path in paths}):
             for architecture in sorted(architectures, key=lambda item: item.parameters):
                 due = [p for p in paths if p.group == group and p.library == architecture.library]
-                due = [p for p in due if (architecture.name, p.name) not in self._results.conversions]
+                due = [
+                    path for path in due if self._is_due(self._results.conversions.get((architecture.name, path.name)))
+                ]
                 if due and time.time() < self._stop:
                     self._convert_all(architecture, due)
+
+    def _is_due(self, line: dict[str, Any] | None) -> bool:
+        return line is None or (self._seconds > 0 and line["state"] == "ok" and "p50_ms" not in line)
 
     def _convert_all(self, architecture: Architecture, paths: Sequence[ConversionPath]) -> None:
         folder = self._models / architecture.name
@@ -124,11 +139,25 @@ class Zoo:
                     return
                 watch.begin()
                 try:
-                    result = _success(converter.convert(path.kind))
+                    conversion = converter.convert(path.kind)
+                    result = {**_success(conversion), **watch.measured()}
+                    if self._seconds:
+                        result["p50_ms"] = self._speeds(architecture.name, source, conversion.version)
                 except ConversionError as error:
                     state = "failed" if UNFORESEEN.search(error.message) else "refused"
-                    result = {"state": state, "reason": _without_names(error.message, architecture.name)}
-                self._keep(architecture, path, {**result, **watch.measured()})
+                    reason = _without_names(error.message, architecture.name)
+                    result = {"state": state, "reason": reason, **watch.measured()}
+                self._keep(architecture, path, result)
+
+    def _speeds(self, name: str, source: str, version: str) -> list[float] | None:
+        """Return the median milliseconds of a run, of the original and of the result; None if one cannot run here."""
+        self._trust(name)
+        plan = Plan(name, str(self._models), (source, version), source, seconds=self._seconds)
+        try:
+            versions = compare_versions(plan, lambda title, share: None)["versions"]
+            return [float(f"{versions[key]['run_ms']['p50']['value']:.3g}") for key in (source, version)]
+        except (CommandError, KeyError):
+            return None
 
     def _keep(self, architecture: Architecture, path: ConversionPath, result: dict[str, Any]) -> None:
         self._results.add({"name": architecture.name, "path": path.name, **result})
@@ -238,7 +267,9 @@ def run(options: argparse.Namespace) -> int:
             results.add_architectures(Architecture(library, **item) for item in listed)
     chosen = [item for item in results.architectures if not options.only or re.fullmatch(options.only, item.name)]
     with tempfile.TemporaryDirectory(prefix="zoo-", dir=options.folder) as work:
-        Zoo(results, Path(work), build_model, options.timeout, _stop_time(options.stop)).run(paths, chosen)
+        os.environ[STATE_VARIABLE] = f"{work}/state"  # of the comparisons, too
+        stop = _stop_time(options.stop)
+        Zoo(results, Path(work), build_model, options.timeout, stop, options.seconds).run(paths, chosen)
     return 0
 
 
@@ -270,6 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--paths", metavar="PATH,…", help=f"some of {', '.join(path.name for path in PATHS)}")
     parser.add_argument("--by-architecture", action="store_true", help="all paths of one before the next architecture")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="for each process [300]")
+    parser.add_argument("--seconds", type=float, default=0.0, metavar="S", help="compare speeds, too, for so long [0]")
     parser.add_argument("--stop", metavar="HH:MM", help="begin nothing after this time today")
     parser.add_argument("--folder", type=Path, help="where models are made for a while [the system's temporary folder]")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is not as the results")

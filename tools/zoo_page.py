@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from zoo_results import PATHS, Architecture, ConversionPath, Results
 
@@ -38,7 +39,7 @@ def _summary(results: Results) -> str:
         f"{pairs:,} pairs of an architecture and a path, {len(results.conversions):,} are measured, and "
         f"{open_pairs:,} are not measured yet.\n\n"
     )
-    head = ("path", "success", "ok", "refused", "failed", "not measured", "largest difference", "same class")
+    head = ("path", "success", "ok", "refused", "failed", "not measured", "largest difference", "same class", "time")
     return "## By path\n\n" + text + _table(head, rows)
 
 
@@ -48,6 +49,7 @@ def _summary_row(path: ConversionPath, results: Results) -> list[str]:
     counts = Counter(line["state"] for line in lines)
     good = [line for line in lines if line["state"] == "ok"]
     classes = [line["same_class"] for line in good if line["same_class"] is not None]
+    ratios = [result / original for original, result in (line["p50_ms"] for line in good if line.get("p50_ms"))]
     return [
         title_of(path),
         f"{counts['ok'] / len(lines):.0%}" if lines else "",
@@ -55,6 +57,7 @@ def _summary_row(path: ConversionPath, results: Results) -> list[str]:
         str(len(names) - len(lines)),
         f"{max(line['error'] for line in good):.1e} (bound {BOUNDS[path.quantize].error:g})" if good else "",
         f"{min(classes):.0%}" if classes else "",
+        f"{median(ratios):.2f} ({len(ratios)})" if ratios else "not measured",
     ]
 
 

@@ -53,8 +53,8 @@ class Results:
         values = [json.loads(line) for line in lines if line.endswith("}")]  # the last one may have been cut off
         self.architectures = [Architecture(**value) for value in values if "path" not in value]
         self.conversions = {(value["name"], value["path"]): value for value in values if "path" in value}
-        if lines and not lines[-1].endswith("}"):
-            self._write(lines[:-1])
+        if len(lines) > len(self.architectures) + len(self.conversions):  # one was cut off, or a later one holds
+            self._rewrite()
 
     def add_architectures(self, architectures: Iterable[Architecture]) -> None:
         """Keep what a library has."""
@@ -69,7 +69,12 @@ class Results:
 
     def _append(self, value: dict[str, Any]) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(value, separators=(",", ":")) + "\n")
+            file.write(_line(value))
 
-    def _write(self, lines: Sequence[str]) -> None:
-        self._path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    def _rewrite(self) -> None:
+        values = [*(architecture._asdict() for architecture in self.architectures), *self.conversions.values()]
+        self._path.write_text("".join(map(_line, values)), encoding="utf-8")
+
+
+def _line(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":")) + "\n"

@@ -98,6 +98,22 @@ def test_a_run_that_was_killed_goes_on(zoo: ModuleType, tmp_path: Path) -> None:
     assert set(results.conversions) == {("digits", "tflite>keras"), ("broken", "tflite>keras")}
 
 
+def test_speeds_are_compared_afterwards(zoo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that compares speeds, too, converts again what has none; its line takes the place of the first."""
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "fast" / "state"))
+    results, (path, _) = small_zoo(zoo, tmp_path)
+    digits = results.architectures[:1]
+    zoo.Zoo(results, tmp_path / "work", Builder()).run([path], digits)
+    zoo.Zoo(results, tmp_path / "fast", Builder(), seconds=0.2).run([path], digits)
+    kept = zoo.Results(tmp_path / "results.jsonl")
+    original, result = kept.conversions["digits", path.name]["p50_ms"]
+    assert original > 0 and result > 0
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 3
+    builder = Builder()
+    zoo.Zoo(kept, tmp_path / "again", builder, seconds=0.2).run([path], digits)
+    assert not builder.count
+
+
 def test_a_result_that_is_wrong_is_a_failure(zoo: ModuleType) -> None:
     """What a user should not meet is told from what was said to be impossible."""
     for message in (
