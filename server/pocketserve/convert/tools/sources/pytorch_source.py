@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from inspect import Parameter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,4 +131,8 @@ def _flat(torch: Any, module: Any, examples: list[Example]) -> Any:
             leaves = [leaf for _, leaf in flatten(result) if leaf is not None and is_result(torch, leaf)]
             return leaves[0] if len(leaves) == 1 else tuple(leaves)
 
+    # Exporters take sizes that are free for each parameter, and `*inputs` would be a single one.
+    parameters = (Parameter(f"input_{at}", Parameter.POSITIONAL_OR_KEYWORD) for at in range(len(names)))
+    signature = inspect.Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters])
+    Flat.forward.__signature__ = signature  # type: ignore[attr-defined]  # functions take any attribute
     return Flat().eval()
