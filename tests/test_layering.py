@@ -24,6 +24,8 @@ LATE = FRAMEWORKS | {"PIL", "prometheus_client"}
 SLOW = {"subprocess", "difflib", "email", "zipfile", "http", "gzip", "secrets", "random", "tempfile", "colorsys"}
 """Parts of the standard library that a start does without: together they cost it a twentieth."""
 
+TRAINING = ("pocketserve.compress.recipes.", "pocketserve.compress.training", "pocketserve.compress.tool")
+
 SOCKET = {"pocketserve.transports.socket.connection", "pocketserve_wire.frames", "pocketserve_wire.handshake"}
 """What speaks the socket protocol waits for its first connection; NumPy's types are for type checkers only."""
 
@@ -137,6 +139,8 @@ FORBIDDEN = {
     "pocketserve.doctor": [*HTTP, *API, "pocketserve_client", "requests"],
     "pocketserve.convert": [*HTTP, "pocketserve.api", "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.convert.converter": [*HTTP, *API, *MODELS, "pocketserve.convert.registry", "numpy"],
+    "pocketserve.compress": [*HTTP, "pocketserve.api", "pocketserve.server", "pocketserve_client"],
+    "pocketserve.compress.recipes": [*HTTP, *API, "pocketserve.engine", "pocketserve.tasks", "pocketserve.repository"],
     "pocketserve.system": [*HTTP, *API, "pocketserve.engine", "pocketserve_client"],
     "pocketserve_simulate": [*HTTP, "pocketserve.api", "pocketserve.service", "pocketserve.server"],
     "pocketserve.inference": [*HTTP, *API, "pocketserve_client"],
@@ -226,9 +230,9 @@ def test_source_roots_are_not_packages(package: str) -> None:
 
 @pytest.mark.parametrize("framework", sorted(FRAMEWORKS - {"onnxruntime"}))
 def test_a_framework_is_known_to_the_runtimes_only(framework: str) -> None:
-    """One file per framework: nothing but ``runtimes``, and the tools of converters, imports one, not even late."""
+    """One file per framework: only ``runtimes``, and what tools' processes run, imports one, not even late."""
     users = {offender.partition(" ")[0] for package in SOURCES for offender in offenders(package, framework)}
-    assert all(user.startswith(("pocketserve.runtimes.", "pocketserve.convert.tools.")) for user in users)
+    assert all(user.startswith(("pocketserve.runtimes.", "pocketserve.convert.tools.", *TRAINING)) for user in users)
 
 
 def test_tools_of_converters_stand_alone() -> None:

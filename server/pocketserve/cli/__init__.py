@@ -30,6 +30,7 @@ COMMANDS = (
     "doctor",
     "bench",
     "convert",
+    "compress",
     "compare",
     "simulate",
     "demo",

@@ -260,8 +260,7 @@ class ModelConverter:
             _check_written(request.output, step.converter)
         conversion = _conversion(source, plan, new, request.output, outcomes, reference)
         if KINDS[conversion.kind].served:
-            facts, agreement = self._verify(source, plan, request.output, outcomes, reference, pythons[-1])
-            doubts = verify.doubts(agreement, self._settings.quantize)
+            facts, agreement, doubts = self._verify(source, plan, request.output, outcomes, reference, pythons[-1])
             notes = (*conversion.notes, *_renamed(reference.facts, facts), *doubts)
             conversion = conversion._replace(agreement=agreement, notes=notes)
         return self._publish(source, plan, new, conversion, request.output, outcomes, reference)
@@ -279,14 +278,8 @@ class ModelConverter:
         """Return the answers of the version to convert, from its own process; the same for all kinds."""
         if source.name in self._references:
             return self._references[source.name]
-        folder, data = self._folder(), self._data()
-        document = {
-            "models_dir": str(self._settings.models_dir),
-            "state_dir": str(self._settings.state_dir),
-            "model": self._entry.name,
-            "version": source.name,
-            "data": str(data.absolute()) if data is not None else "",
-        }
+        folder = self._folder()
+        document = {**self._place_of(source), **self._sample_request()}
         facts = self._run_samples(f"running {source.name}", source.format, python, document, folder)
         reference = Reference(facts, folder / "inputs.npz", folder / "outputs.npz")
         for number, reason in enumerate(facts["skipped"][:MAX_REASONS], 1):
@@ -294,6 +287,16 @@ class ModelConverter:
                 f"left out of the samples: {reason}" + (_more(facts["skipped"]) if number == MAX_REASONS else "")
             )
         return self._references.setdefault(source.name, reference)
+
+    def _place_of(self, source: VersionEntry) -> dict[str, str]:
+        """Return where a process finds the version to convert."""
+        folders = {"models_dir": str(self._settings.models_dir), "state_dir": str(self._settings.state_dir)}
+        return {**folders, "model": self._entry.name, "version": source.name}
+
+    def _sample_request(self) -> dict[str, Any]:
+        """Return the samples that the original is run on, as a run of samples is asked for them."""
+        data = self._data()
+        return {"data": str(data.absolute()) if data is not None else ""}
 
     def _run_samples(
         self, title: str, format: ModelFormat, python: Path, document: Mapping[str, Any], folder: Path
@@ -315,11 +318,11 @@ class ModelConverter:
         outcomes: Sequence[ConversionOutcome],
         reference: Reference,
         python: Path,
-    ) -> tuple[Mapping[str, Any], verify.Agreement]:
+    ) -> tuple[Mapping[str, Any], verify.Agreement, list[str]]:
         """Load and run the result as a server would, and compare its answers with the original's.
 
         Returns:
-            What its process told of it, and the agreement.
+            What its process told of it, the agreement, and sentences on what it leaves open.
         """
         format = format_named(plan[-1].converter.kind)
         assert format is not None  # of every kind that is served
@@ -345,8 +348,20 @@ class ModelConverter:
             int(facts["count"]),
             random=bool(reference.facts["random"]),
         )
+        return facts, agreement, self._judge(agreement, reference, folder / "outputs.npz")
+
+    def _judge(self, agreement: verify.Agreement, reference: Reference, outputs: Path) -> list[str]:
+        """Refuse a result that is not what the original is; return sentences on what is left open.
+
+        Args:
+            outputs: the result's, on the reference's inputs.
+        """
         verify.check_agreement(agreement, self._settings.quantize)
-        return facts, agreement
+        return verify.doubts(agreement, self._settings.quantize)
+
+    def _measured(self) -> dict[str, Any]:
+        """Return what else the provenance says of the result."""
+        return {}
 
     def _publish(
         self,
@@ -374,6 +389,7 @@ class ModelConverter:
             provenance["options"] = options
         if conversion.agreement is not None:
             provenance["difference"] = float(f"{conversion.agreement.error:.3g}")
+        provenance |= self._measured()
         path = publish(self._entry, source.name, result, new, provenance, listed=KINDS[conversion.kind].served)
         self._entry = scan(self._settings.models_dir)[self._entry.name]  # the next kind's name depends on this one's
         return conversion._replace(path=path)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import TensorPayload
+from pocketserve.repository.scan import ModelEntry
 from pocketserve.service import Service
 from pocketserve.tensors import Array, TensorSpec, to_array, to_tensor
 from pocketserve_wire import DATATYPES, ApiError
@@ -46,26 +48,12 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConversionError: it cannot be loaded, run, or given these samples.
     """
-    logging.disable(logging.WARNING)
-    # Not used; but its default asks a package for the place, which a converter's environment does not have.
-    settings = {"token_file": Path(document["state_dir"]) / "token", "keep_alive": 0.0}
-    settings |= {"models_dir": document["models_dir"], "state_dir": document["state_dir"]}
-    config = load_config({**settings, "low_power": "off", "batching": False, "request_timeout": REQUEST_TIMEOUT_S})
-    service = Service(config)
-    name, version = document["model"], document["version"]
-    try:
-        with service.running(name, version) as (entry, handle):
-            model = handle.model
-            samples, digest = _samples(model, document, facts_of(entry, model))
-            outputs = [_answer(service, name, version, one_sample(samples, at)) for at in range(samples.number)]
-            specs = {"inputs": model.inputs.specs, "outputs": model.shown_outputs.specs}
-            facts = {"runtime": model.runtime, "task": model.task.name}
-    except SampleError as error:
-        raise ConversionError(str(error)) from None
-    except ApiError as error:
-        raise ConversionError(error.message) from None
-    finally:
-        service.close()
+    with served_model(document) as (service, entry, model):
+        name, version = document["model"], document["version"]
+        samples, digest = _samples(model, document, facts_of(entry, model))
+        outputs = [_answer(service, name, version, one_sample(samples, at)) for at in range(samples.number)]
+        specs = {"inputs": model.inputs.specs, "outputs": model.shown_outputs.specs}
+        facts = {"runtime": model.runtime, "task": model.task.name}
     folder = Path(document["folder"])
     save_arrays(folder / "inputs.npz", samples.arrays)
     save_arrays(folder / "outputs.npz", {key: _joined([answer[key] for answer in outputs]) for key in outputs[0]})
@@ -78,6 +66,33 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
         "samples_sha256": digest,
         **{key: [_plain(spec) for spec in value] for key, value in specs.items()},
     }
+
+
+@contextmanager
+def served_model(document: Mapping[str, Any]) -> Iterator[tuple[Service, ModelEntry, LoadedModel]]:
+    """Load a version as a server does, and hold it while the block runs.
+
+    Args:
+        document: ``models_dir``, ``state_dir``, ``model`` and ``version``.
+
+    Raises:
+        ConversionError: it cannot be loaded; or what a request in the block was refused for.
+    """
+    logging.disable(logging.WARNING)
+    # Not used; but its default asks a package for the place, which a converter's environment does not have.
+    settings = {"token_file": Path(document["state_dir"]) / "token", "keep_alive": 0.0}
+    settings |= {"models_dir": document["models_dir"], "state_dir": document["state_dir"]}
+    config = load_config({**settings, "low_power": "off", "batching": False, "request_timeout": REQUEST_TIMEOUT_S})
+    service = Service(config)
+    try:
+        with service.running(document["model"], document["version"]) as (entry, handle):
+            yield service, entry, handle.model
+    except SampleError as error:
+        raise ConversionError(str(error)) from None
+    except ApiError as error:
+        raise ConversionError(error.message) from None
+    finally:
+        service.close()
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

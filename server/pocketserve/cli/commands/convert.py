@@ -9,6 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
+from pocketserve.cli.conversion import (
+    add_common_options,
+    conversion_errors,
+    model_of,
+    noting,
+    process_limits,
+    refusal_sentence,
+)
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_json, print_table, printable
 from pocketserve.cli.progress import Progress
@@ -16,8 +24,6 @@ from pocketserve.cli.progress import Progress
 if TYPE_CHECKING:
     from pocketserve.convert.converter import ConversionError
     from pocketserve.convert.run import Conversion
-
-MAX_TIMEOUT_S = 86_400.0
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -35,62 +41,29 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--quantize", choices=modes, default="none", help="how to make it smaller [none]")
     parser.add_argument("--samples", type=Path, metavar="PATH", help="a file or folder of inputs [the model's samples]")
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to convert")
-    parser.add_argument("--name", metavar="NAME", help="what to call the new version [after its kind]")
-    parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL [the embedded models]")
-    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="seconds for each tool [1800]")
-    parser.add_argument("--memory", metavar="SIZE", help="memory that a tool may take [nearly all that is free]")
     parser.add_argument("--on-device", action="store_true", help="list what can be made where the server runs")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_common_options(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert and print; or list."""
-    from pocketserve.convert.converter import ConversionError
-
-    try:
+    with conversion_errors(options):
         if options.on_device:
             return _list_on_device(options)
         if options.model is None or options.to is None:
             raise CommandError("name a model and what to make of it: pocketserve convert MODEL --to tflite")
         return _convert_all(options)
-    except ConversionError as error:
-        if options.debug and error.detail:
-            print(printable(error.detail), file=sys.stderr)
-        raise CommandError(_sentence(error)) from None
-
-
-def _sentence(error: ConversionError) -> str:
-    return f"{error.message}; what works: {error.nearest}" if error.nearest else error.message
 
 
 def _convert_all(options: argparse.Namespace) -> int:
-    from pocketserve.config import parse_bytes
     from pocketserve.convert.converter import ConversionError
     from pocketserve.convert.plan import check_kinds, reachable_kinds
-    from pocketserve.convert.process import ProcessLimits
     from pocketserve.convert.registry import converters
     from pocketserve.convert.run import ConversionSettings, ModelConverter
-    from pocketserve.state.permissions import secure
 
-    if not 0 < options.timeout <= MAX_TIMEOUT_S:
-        raise CommandError(f"--timeout must lie above 0 and up to {MAX_TIMEOUT_S:g} s")
-    try:
-        memory = parse_bytes(options.memory) if options.memory else 0
-    except ValueError:
-        raise CommandError(f"--memory must be a size such as 4G, not {options.memory!r}") from None
-    kinds = check_kinds(options.to)
-    service, name, version = open_local(options.model, options.models_dir)
-    try:
-        entry, config = service.entry(name), service.config
-        version = options.model_version or version
-        if version is not None:
-            version = service.repository.version(entry, version).name
-        if not entry.versions:
-            raise CommandError(f"{name} cannot be converted: {entry.problem}")
-    finally:
-        service.close()
-    secure(config.state_dir)
+    limits, kinds = process_limits(options), check_kinds(options.to)
+    entry, version, config = model_of(options)
     formats = [entry.versions[version].format.name] if version else [v.format.name for v in entry.versions.values()]
     kinds = kinds or reachable_kinds(formats, options.quantize, converters())
     if options.name and len(kinds) > 1:
@@ -102,17 +75,12 @@ def _convert_all(options: argparse.Namespace) -> int:
         version=version,
         samples=options.samples,
         name=options.name,
-        limits=ProcessLimits(options.timeout, memory),
+        limits=limits,
     )
     progress = Progress(lines=True)
-
-    def note(text: str) -> None:
-        progress.end()
-        print(f"pocketserve: {printable(text)}", file=sys.stderr, flush=True)
-
     conversions: list[Conversion] = []
     failed: dict[str, ConversionError] = {}
-    converter = ModelConverter(entry, settings, progress.show, note)
+    converter = ModelConverter(entry, settings, progress.show, noting(progress))
     try:
         for kind in kinds:
             try:
@@ -125,8 +93,10 @@ def _convert_all(options: argparse.Namespace) -> int:
         progress.end()
         converter.close()
     if options.json:
-        faults = {kind: _sentence(error) for kind, error in failed.items()}
-        print_json({"model": name, "versions": [_plain(conversion) for conversion in conversions], "failed": faults})
+        faults = {kind: refusal_sentence(error) for kind, error in failed.items()}
+        print_json(
+            {"model": entry.name, "versions": [_plain(conversion) for conversion in conversions], "failed": faults}
+        )
     else:
         _print_results(conversions, failed, debug=options.debug)
     return EXIT_FAILED if failed else EXIT_DONE
@@ -148,7 +118,7 @@ def _print_results(conversions: list[Conversion], failed: dict[str, ConversionEr
     if any(conversion.random for conversion in conversions):
         print("They were compared on made-up input, as there are no samples; --samples names some.")
     for kind, error in failed.items():
-        print(printable(f"pocketserve: {kind}: {_sentence(error)}"), file=sys.stderr)
+        print(printable(f"pocketserve: {kind}: {refusal_sentence(error)}"), file=sys.stderr)
         if debug and error.detail:
             print(printable(error.detail), file=sys.stderr)
 

@@ -7,6 +7,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
@@ -46,7 +47,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     torch.set_num_threads(1)
     model = load_pytorch(torch, request)
     write: Callable[[Any, PytorchModel, ConversionRequest], Written] = {
-        "torchscript": _write_torchscript,
+        "torchscript": _write_script,
         "ptl": _write_mobile,
         "pt2": _write_program,
         "onnx": _write_onnx,
@@ -56,22 +57,31 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     return ConversionOutcome("torch", torch.__version__, options=options, notes=notes)
 
 
-def _write_torchscript(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
-    program, way = _torchscript(torch, model, request)
-    torch.jit.save(program, str(request.output))
-    return {"way": way}, ()
+def _write_script(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
+    return {"way": write_torchscript(torch, model, request.format, request.output)}, ()
+
+
+def write_torchscript(torch: Any, model: PytorchModel, format: str, output: Path) -> str:
+    """Write a model as TorchScript; return how: ``traced``, ``scripted``, or ``copied`` where it was TorchScript.
+
+    Raises:
+        ConversionError: PyTorch cannot.
+    """
+    program, way = _torchscript(torch, model, format)
+    torch.jit.save(program, str(output))
+    return way
 
 
 def _write_mobile(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
-    program, way = _torchscript(torch, model, request)
+    program, way = _torchscript(torch, model, request.format)
     with _faults("PyTorch Mobile", "--to torchscript"):
         program._save_for_lite_interpreter(str(request.output))
     return {"way": way}, ()
 
 
-def _torchscript(torch: Any, model: PytorchModel, request: ConversionRequest) -> tuple[Any, str]:
+def _torchscript(torch: Any, model: PytorchModel, format: str) -> tuple[Any, str]:
     """Return the model as a program, and how: traced, or scripted where its code decides by computed values."""
-    if request.format in ("torchscript", "ptl"):
+    if format in ("torchscript", "ptl"):
         return model.module, "copied"
     with _faults("TorchScript", "--to onnx"), warnings.catch_warnings(record=True) as tracer_warnings:
         warnings.simplefilter("always")

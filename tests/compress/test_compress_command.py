@@ -1,0 +1,88 @@
+"""``pocketserve compress`` as people call it: a new version with its accuracy, or one sentence and nothing left."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import MODELS
+from pocketserve.cli import main
+from pocketserve.repository.manifest import read_manifest
+from pocketserve.repository.scan import scan
+
+pytestmark = pytest.mark.torch
+PRUNE = ("--recipe", "magnitude-pruning")
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of petals, and rows that it was made for: the widths are those that it answers."""
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
+    shutil.copytree(MODELS / "petals", tmp_path / "models" / "petals")
+    from sklearn.datasets import load_iris
+
+    table = load_iris().data.astype(np.float32)
+    np.savez(tmp_path / "rows.npz", features=table[:, :3], labels=table[:, 3:])
+    return tmp_path / "models"
+
+
+def compress(models: Path, *words: object) -> int:
+    """Run the command on petals with its data."""
+    data = ("--data", models.parent / "rows.npz", "--models-dir", models)
+    return main(["compress", "petals", *map(str, (*data, *words))])
+
+
+def test_a_version_with_its_accuracy(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is served beside the others, and its provenance says what was measured; another run replaces it."""
+    from sklearn.datasets import load_digits
+
+    shutil.copytree(MODELS / "digits", models / "digits")
+    digits = load_digits()
+    images = (digits.images / 16).astype(np.float32)[..., None]
+    np.savez(models.parent / "digits.npz", image=images, labels=digits.target)
+    words = ["compress", "digits", *PRUNE, "--amount", "0.3", "--epochs", "1", "--json", "--models-dir", str(models)]
+    words += ["--data", str(models.parent / "digits.npz")]
+    assert main(words) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["version"] == "torchscript-magnitude-pruning" and printed["source"] == "torch"
+    assert (printed["training_samples"], printed["test_samples"]) == (1348, 449)
+    assert printed["metric"] == "accuracy" and min(printed["before"], printed["after"]) > 0.98
+    assert printed["notes"] == ["7,723 of the 25,744 weights are zero"]
+    version = scan(models)["digits"].versions[printed["version"]]
+    assert version.problem is None and version.path.stat().st_size == printed["bytes"][1]
+    provenance = read_manifest(models / "digits" / "model.toml").versions[printed["version"]].provenance
+    assert provenance["after"] == pytest.approx(printed["after"], rel=1e-5)
+    assert provenance["options"] == {"recipe": "magnitude-pruning", "amount": 0.3, "epochs": 1}
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["path"] == printed["path"]
+    picture = str(MODELS / "digits" / "samples" / "7.png")
+    local = ["predict", "--local", "digits", "--models-dir", str(models), "--version", printed["version"]]
+    assert main([*local, picture]) == 0
+
+
+REFUSALS = {
+    "loss": ((*PRUNE, "--amount", "0.6"), "mean absolute error on 38 test samples went from .* what works: less --amo"),
+    "format": ((*PRUNE, "--version", "tflite"), "takes an unconverted PyTorch model, and tflite is none"),
+    "recipe": (("--recipe", "shrinking"), "'shrinking' is no recipe"),
+    "student": ((*PRUNE, "--student", "model.py"), "magnitude-pruning takes no --student"),
+    "data": ((*PRUNE, "--data", "/nowhere"), "'/nowhere' are no file and no folder"),
+    "loss option": ((*PRUNE, "--max-loss", "2"), "--max-loss must lie between 0 and 1"),
+    "epochs": ((*PRUNE, "--epochs", "-1"), "--epochs must lie between 0 and"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusals(case: str, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence, and the folder is as it was."""
+    before = {path: path.read_bytes() for path in models.rglob("*") if path.is_file()}
+    words, sentence = REFUSALS[case]
+    assert compress(models, *words) == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(sentence, error), error
+    assert {path: path.read_bytes() for path in models.rglob("*") if path.is_file()} == before
+    assert not list((models.parent / "state").glob("convert-*"))
