@@ -95,6 +95,17 @@ def ask(service: Service, name: str, version: str, values: Array) -> Array:
     return to_array(output)
 
 
+def test_int8_digits_keep_their_accuracy(service: Service, held_out: dict[str, tuple[Array, Array]]) -> None:
+    """Half a point less than the float model's, at most, on the same pictures."""
+    values, truth = held_out["digits"]
+    need_framework(service, "digits", "tflite-int8")
+    accuracies = {
+        version: np.mean(ask(service, "digits", version, values).argmax(axis=1) == truth)
+        for version in ("tflite", "tflite-int8")
+    }
+    assert accuracies["tflite-int8"] >= accuracies["tflite"] - 0.005
+
+
 @pytest.mark.parametrize(("name", "version"), versions(*NAMES))
 def test_measured_again(service: Service, held_out: dict[str, tuple[Array, Array]], name: str, version: str) -> None:
     """What the manifest claims is what the held-out data give, and the version agrees with the default one."""

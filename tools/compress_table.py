@@ -1,4 +1,4 @@
-"""Run every recipe on the embedded models and write the table of docs/compress.md: ``python tools/compress_table.py``.
+"""Run recipes on the embedded models and write their rows of docs/compress.md: ``tools/compress_table.py [RECIPE…]``.
 
 Needs PyTorch, or the converters' environments, and scikit-learn, whose data the embedded models were trained on.
 """
@@ -11,12 +11,13 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from pocketserve.compress.recipe import Number
+from pocketserve.compress.recipe import OPTIONS, Number
 from pocketserve.compress.registry import recipe_named
 from pocketserve.compress.run import Compression, CompressionSettings, ModelCompressor
 from pocketserve.convert.converter import ConversionError
@@ -42,8 +43,18 @@ CELLS = (
     Cell("magnitude-pruning", "digits", "--amount 0.5"),
     Cell("magnitude-pruning", "digits", "--amount 0.8"),
     Cell("magnitude-pruning", "digits", "--amount 0.9"),
-    Cell("magnitude-pruning", "petals", "--amount 0.5"),
+    Cell("structured-pruning", "digits", "--amount 0.3"),
+    Cell("clustering", "digits", "--clusters 16"),
+    Cell("distillation", "digits", "--student models/recipes/digits_student.py"),
+    Cell("dynamic-quantization", "digits", ""),
+    Cell("static-quantization", "digits", ""),
+    Cell("qat", "digits", ""),
+    Cell("fusion", "digits", ""),
+    Cell("fusion", "digits", "--version torchscript-distillation"),
+    Cell("static-quantization", "petals", ""),
+    Cell("static-quantization", "diabetes", ""),
     Cell("magnitude-pruning", "diabetes", "--amount 0.5"),
+    Cell("clustering", "diabetes", ""),
 )
 
 
@@ -68,21 +79,27 @@ def options_of(cell: Cell) -> dict[str, str]:
 
 
 def compress(cell: Cell, folder: Path) -> Compression:
-    """Run a row's recipe on a copy of its model in an empty folder.
+    """Run a row's recipe on a copy of its model in an empty folder; first the one that makes the version it takes.
 
     Raises:
         ConversionError: the recipe refuses the model, or the result loses too much.
     """
     shutil.copytree(ROOT / "models" / cell.model, folder / "models" / cell.model)
     (folder / "state").mkdir(mode=0o700)
-    train, test = write_data(cell.model, folder)
+    data = write_data(cell.model, folder)
+    origin = options_of(cell).get("version", "").removeprefix("torchscript-")
+    for row in (*(other for other in CELLS if other.recipe == origin and other.model == cell.model), cell):
+        compression = _run(row, folder, data)
+    return compression
+
+
+def _run(cell: Cell, folder: Path, data: tuple[Path, Path]) -> Compression:
     options = options_of(cell)
-    student = options.pop("student", None)
-    numbers: dict[str, Number | None] = {
-        name: float(text) if "." in text else int(text) for name, text in options.items()
-    }
-    wishes = CompressionSettings(train, test, numbers, ROOT / student if student else None)
-    settings = ConversionSettings(folder / "models", folder / "state", limits=ProcessLimits(1800.0))
+    student, version = options.pop("student", None), options.pop("version", None)
+    numbers: dict[str, Number | None] = {name: OPTIONS[name].type(text) for name, text in options.items()}
+    wishes = CompressionSettings(*data, numbers, ROOT / student if student else None)
+    limits = ProcessLimits(1800.0)
+    settings = ConversionSettings(folder / "models", folder / "state", version=version, limits=limits)
     entry, recipe = scan(folder / "models")[cell.model], recipe_named(cell.recipe)
     compressor = ModelCompressor(entry, recipe, settings, wishes, lambda title, share: None, print)
     try:
@@ -103,19 +120,26 @@ def row_of(cell: Cell, folder: Path) -> list[str]:
     return [*start, str(compression.before), str(compression.after), *pairs]
 
 
+def with_rows(text: str, rows: Mapping[Cell, Sequence[str]]) -> str:
+    """Return the document with these rows in its table, and those of other cells as they were; in the cells' order."""
+    match = re.search(r"(?m)^\| recipe \| model \|.*\n(?:\|.*\n)+", text)
+    assert match is not None
+    lines = [[part.strip() for part in line.strip("|").split("|")] for line in match[0].splitlines()[2:]]
+    known = {Cell(*(part.strip("`") for part in line[:3])): line for line in lines} | dict(rows)
+    table = [HEAD, ["---"] * len(HEAD), *(known[cell] for cell in CELLS if cell in known)]
+    plain = "".join(f"| {' | '.join(line)} |\n".replace("| ---", "|---").replace("--- |", "---|") for line in table)
+    return text[: match.start()] + plain + text[match.end() :]
+
+
 def main() -> int:
-    """Measure and rewrite the table."""
-    rows = []
+    """Measure the rows of the recipes that are named, or of all, and write each into the table."""
+    names = sys.argv[1:] or [cell.recipe for cell in CELLS]
     for cell in CELLS:
-        with tempfile.TemporaryDirectory() as folder:
-            rows.append(row_of(cell, Path(folder)))
-            print(" | ".join(rows[-1]), flush=True)
-    lines = [HEAD, ["---"] * len(HEAD), *rows]
-    table = "".join(f"| {' | '.join(line)} |\n".replace("| ---", "|---").replace("--- |", "---|") for line in lines)
-    text = DOCUMENT.read_text(encoding="utf-8")
-    text, count = re.subn(r"(?m)^\| recipe \| model \|.*\n(?:\|.*\n)+", lambda _: table, text)
-    assert count == 1
-    DOCUMENT.write_text(text, encoding="utf-8")
+        if cell.recipe in names:
+            with tempfile.TemporaryDirectory() as folder:
+                row = row_of(cell, Path(folder))
+            print(" | ".join(row), flush=True)
+            DOCUMENT.write_text(with_rows(DOCUMENT.read_text(encoding="utf-8"), {cell: row}), encoding="utf-8")
     return 0
 
 

@@ -51,6 +51,7 @@ class Recipe:
         sources: the formats of models that it takes.
         packages: what must be importable in the server's own environment to run there.
         fallback: the environment for where they are missing.
+        quantize: what it does to digits, of a conversion's modes: for the provenance.
         takes_student: whether it trains a module of the user's beside the model.
     """
 
@@ -61,6 +62,7 @@ class Recipe:
     sources: tuple[str, ...] = ("torch",)
     packages: tuple[str, ...] = ("torch",)
     fallback: str = "pytorch"
+    quantize: str = "none"
     takes_student: bool = False
 
     def converter(self) -> Converter:

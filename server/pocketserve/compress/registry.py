@@ -10,7 +10,16 @@ from pocketserve.compress.recipe import Recipe
 from pocketserve.convert.converter import ConversionError
 from pocketserve.messages import did_you_mean
 
-MODULES: tuple[str, ...] = ("magnitude_pruning",)
+MODULES: tuple[str, ...] = (
+    "magnitude_pruning",
+    "structured_pruning",
+    "clustering",
+    "distillation",
+    "fusion",
+    "dynamic_quantization",
+    "static_quantization",
+    "qat",
+)
 
 
 @functools.cache

@@ -138,6 +138,7 @@ class ModelCompressor(ModelConverter):
         assert self._scores is not None
         before, after = self._scores
         return {
+            "quantize": self._recipe.quantize,
             "metric": before.metric,
             "before": float(f"{before.value:.6g}"),
             "after": float(f"{after.value:.6g}"),

@@ -33,6 +33,12 @@ def trainable_copy(module: Any) -> Any:
     return trained
 
 
+def weight_layers(torch: Any, module: Any) -> list[Any]:
+    """Return the convolutions and linear layers of a module."""
+    kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+    return [layer for layer in module.modules() if isinstance(layer, kinds)]
+
+
 def train(
     module: Any,
     data: TrainingData,

@@ -88,6 +88,7 @@ _MB = 10**6
 
 _TABLE = (
     Environment("pytorch", "PyTorch's own formats, and ONNX", (*_TORCH, *_ONNX, "onnxscript==0.7.2"), 1200 * _MB, 3),
+    Environment("torch-pruning", "structured pruning", ("torch==2.13.0", "torch-pruning==1.6.1"), 1000 * _MB, 3),
     Environment("litert-torch", "PyTorch to TFLite", (*_TORCH, *_LITERT, "litert-torch==0.10.0"), 2240 * _MB, 4),
     Environment("executorch", "PyTorch to ExecuTorch", (*_TORCH, "executorch==1.5.1"), 1600 * _MB, 4),
     Environment("ai-edge-quantizer", "quantised TFLite", _LITERT, 370 * _MB, 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.compress.recipe import CompressedModule, Recipe, TrainingData
-from pocketserve.compress.training import train, trainable_copy
+from pocketserve.compress.training import train, trainable_copy, weight_layers
 from pocketserve.convert.converter import ConversionError
 
 
@@ -22,8 +22,7 @@ def prune_weights(module: Any, data: TrainingData, *, amount: float, epochs: int
     from torch.nn.utils import prune
 
     pruned = trainable_copy(module)
-    kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
-    layers = [(layer, "weight") for layer in pruned.modules() if isinstance(layer, kinds)]
+    layers = [(layer, "weight") for layer in weight_layers(torch, pruned)]
     if not layers:
         raise ConversionError("magnitude-pruning needs convolutions or linear layers, and the model has none")
     prune.global_unstructured(layers, pruning_method=prune.L1Unstructured, amount=amount)
