@@ -78,7 +78,7 @@ def embedded_models_dir() -> Path:
 class Config:
     """All settings of a server."""
 
-    models_dir: Path = _setting(embedded_models_dir, "Folder whose models are served.")
+    models_dir: Path = _setting(embedded_models_dir, "Folder of models; or one model, its file or folder.")
     host: str = _setting("127.0.0.1", "Address to listen on; anything but loopback exposes the port to the network.")
     http_port: int = _setting(8470, "TCP port for HTTP; 0 takes any free one. A taken port is an error.", (0, 65535))
     socket: bool = _setting(True, "Answer the socket protocol too, on a port of its own.")

@@ -98,7 +98,9 @@ class _Server:
             self._service = Service(config, token)
         except OSError as error:
             text = f"the models folder {config.models_dir} cannot be read ({error.strerror})"
-            raise StartError(f"{text}; name one: pocketserve serve FOLDER") from None
+            if isinstance(error, NotADirectoryError):
+                text = f"{config.models_dir} is no model file of a known kind"
+            raise StartError(f"{text}; name a folder of models, or a model: pocketserve serve PATH") from None
         apps = AppTokens(path_of(config.token_file)) if config.auth else None
         guard = Guard(token, config.allowed_hosts, apps)
         try:
@@ -235,9 +237,7 @@ def _log_models(folder: Path, models: Models) -> None:
         log.info("found %s: %s", plural(len(names), "model"), listed(names, MAX_LISTED))
     for name in models.misnamed[:MAX_LISTED]:
         log.warning("%s", name_fault(name))
-    if models.is_one:
-        log.warning("%s is itself a model; serve the folder that it lies in: %s", folder, folder.absolute().parent)
-    elif not names:
+    if not names:
         log.warning("%s holds no model; put a model file into it and run `pocketserve models`", folder)
 
 

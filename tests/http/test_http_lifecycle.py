@@ -171,8 +171,17 @@ def test_a_start_says_what_it_serves(new_server, models_copy, tmp_path):
     empty = tmp_path / "nothing"
     empty.mkdir()
     assert f"WARNING {empty} holds no model; put a model file into it" in new_server(empty).log.read_text()
-    said = new_server(models_copy / "petals").log.read_text()
-    assert f"petals is itself a model; serve the folder that it lies in: {models_copy}" in said
+
+
+@pytest.mark.parametrize("path", ["petals", "petals/petals.tflite"])
+def test_one_model_is_served_alone(new_server, models_copy, path):
+    server = new_server(models_copy / path)
+    assert "found 1 model: 'petals'" in server.log.read_text()
+    answer = server.call("POST", "/predictions/petals", data=NUMBERS)
+    assert "petal_width" in answer.text, answer.text
+    versions = server.call("GET", "/v2/models/petals").json()["versions"]
+    assert (versions == ["tflite"]) == path.endswith(".tflite"), versions
+    assert server.call("GET", "/v2/models/digits").status_code == 404
 
 
 def test_a_folder_may_be_named_from_where_one_is(new_server, tmp_path):

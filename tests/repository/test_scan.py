@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.repository.scan import ModelEntry, Models, scan
+from pocketserve.repository.scan import ModelEntry, Models, locate, scan
 from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.registry import FORMATS, MARKERS, SUFFIXES
 
@@ -87,10 +87,22 @@ def test_names_beside_a_folder_that_may_not_be_entered(tmp_path: Path, monkeypat
     assert models.present() == ["m", "shut"]
 
 
-def test_a_models_own_folder(tmp_path: Path) -> None:
-    """A folder that is one model is no models folder."""
-    fill(tmp_path, "m/saved_model.pb", n="")
-    assert [Models(tmp_path / name).is_one for name in ("", "m", "n")] == [False, True, True]
+def test_one_model_may_be_named_instead_of_a_folder_of_models(tmp_path: Path) -> None:
+    fill(tmp_path, "m/saved_model.pb", "n/one.onnx", "n/two.onnx", "n/m/model.toml", "bare.onnx", "bare/x.onnx")
+    (tmp_path / "n" / "model.toml").write_text('[versions.first]\nfile = "one.onnx"\n')
+
+    def found(path: str) -> dict[str, list[str]]:
+        models = scan(*locate(tmp_path / path))
+        return {name: list(entry.versions) for name, entry in models.items()}
+
+    assert found("m") == {"m": ["savedmodel"]}, "a folder that is a model by its layout"
+    assert found("n") == found("n/one.onnx") == {"n": ["first"]}, "a folder with a manifest, and a file that it lists"
+    assert found("n/two.onnx") == {"two": ["onnx"]}, "a file that the manifest beside it does not list"
+    assert found("bare.onnx") == {"bare": ["onnx"]}, "a file beside a folder of its name"
+    assert found("bare") == {"x": ["onnx"]}, "a folder of models"
+    root, only = locate(tmp_path / "bare.onnx")
+    (tmp_path / "bare.onnx").unlink()
+    assert not scan(root, only), "the file has gone meanwhile"
 
 
 def test_one_stem_in_two_kinds(tmp_path: Path) -> None:

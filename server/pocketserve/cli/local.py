@@ -60,7 +60,8 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
     beside = _of_manifest(path, threads) if format_at(path) is not None else None  # a SavedModel is a folder, too
     if beside is not None:
         return beside
-    service = _service(str(path.parent), threads)
+    is_beside_manifest = (path.parent / "model.toml").is_file()  # the folder is that model's, not one of models
+    service = _service(str(path if is_beside_manifest else path.parent), threads)
     models = service.repository.models()
     if path.is_dir():
         if path.name in models:

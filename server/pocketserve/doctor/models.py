@@ -90,10 +90,10 @@ def check_trials(device: Device, limit: float) -> Iterator[Finding]:
 
 def main(models_dir: Path, state_dir: Path) -> None:
     """Print one JSON document a line, each after the mark."""
-    from pocketserve.repository.scan import scan
+    from pocketserve.repository.scan import locate, scan
 
     try:
-        models = scan(models_dir)
+        models = scan(*locate(models_dir))
     except OSError as error:
         _report(folder_error=error.strerror)
         return

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from pocketserve.messages import listed
-from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, plain_number, scan
+from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, locate, plain_number, scan
 from pocketserve_wire import ApiError, ErrorCode
 
 MAX_COMPARED = 200  # names that a mistyped one is compared with, so that mistakes stay cheap in a large folder
@@ -26,11 +26,15 @@ log = logging.getLogger(__name__)
 class Repository:
     """An index of a models folder, in which a model is read on first use and not again. :meth:`refresh` reads the
     whole folder again.
+
+    Args:
+        root: the folder, or the path of one model, see :func:`~pocketserve.repository.scan.locate`.
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root.absolute()  # a trial works in a folder of its own, where a path from here leads nowhere
-        self._models = Models(self._root)
+        # A trial works in a folder of its own, where a path from here leads nowhere.
+        self._root, self._only = locate(root.absolute())
+        self._models = Models(self._root, self._only)
         self._scanning = threading.Lock()
         self._scans = 0
 
@@ -50,7 +54,7 @@ class Repository:
         try:
             if self._scans == scans:
                 self._scans += 1
-                models = scan(self._root)
+                models = scan(self._root, self._only)
                 for name in loaded:
                     _keep(models, self._models.get(name))
                 self._models = models

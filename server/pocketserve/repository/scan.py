@@ -57,15 +57,21 @@ class Models(Mapping[str, ModelEntry]):
     A bare model file is a model; so is a folder with a manifest, model files, or numbered version folders, and one
     that is a model by itself (SavedModel). Bare files that differ only in their kind are versions of one model.
     What looks like a model and cannot be served as it is, such as an archive, is listed with what to do.
+
+    Args:
+        only: the one file or model's folder in it that counts, see :func:`locate`; None for all.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, only: Path | None = None) -> None:
         self._root = root
+        self._only = only
         self._folders: set[str] = set()
         self._bare: dict[str, list[Path]] = {}
         self._unusable: dict[str, str] = {}
         self._entries: dict[str, ModelEntry | None] = {}
-        names, misnamed = sorted(os.listdir(root)), []
+        # The folder around one model is not listed: it may hold anything, and Android's shared storage forbids it.
+        names = sorted(os.listdir(root)) if only is None else [only.relative_to(root).parts[0]] * only.exists()
+        misnamed = []
         beside = frozenset(names)
         for name in names:
             if name.startswith("."):
@@ -86,7 +92,6 @@ class Models(Mapping[str, ModelEntry]):
         # What may be a model: only reading tells of folders.
         self.names = tuple(sorted(self._folders | set(self._bare) | set(self._unusable)))
         self.misnamed = tuple(misnamed)  # what would be a model if it had a name for one
-        self.is_one = not beside.isdisjoint((FILE_NAME, *MARKERS))
 
     def __getitem__(self, name: str) -> ModelEntry:
         entry = self._read(name)
@@ -131,14 +136,37 @@ class Models(Mapping[str, ModelEntry]):
             model = _model(name, self._root, self._root, _versions_of_files(files, variant_from=name), Manifest())
         if model is None and name in self._unusable:
             model = ModelEntry(name, self._root, problem=self._unusable[name])
-        return model
+        return model if model is None or self._only is None else _with_version_at(self._only, model)
 
 
-def scan(root: Path) -> Models:
-    """Return all models of a folder, read now."""
-    models = Models(root)
+def locate(path: Path) -> tuple[Path, Path | None]:
+    """Return the models folder that a path names, and the one model in it that counts; None for all.
+
+    A file is a model by itself, or a version of the model whose manifest beside it lists it. A folder with a manifest,
+    and one that is a model by its own layout, is one model.
+    """
+    if path.is_file() and format_at(path) is not None:
+        root = path.parent.parent
+        has_manifest = (path.parent / FILE_NAME).is_file()
+        return (root if has_manifest and len(Models(root, path)) else path.parent), path
+    if any((path / name).is_file() for name in (FILE_NAME, *MARKERS)):
+        return path.parent, path
+    return path, None
+
+
+def scan(root: Path, only: Path | None = None) -> Models:
+    """Return all models of a folder, read now; or the one that counts, see :func:`locate`."""
+    models = Models(root, only)
     len(models)
     return models
+
+
+def _with_version_at(path: Path, model: ModelEntry) -> ModelEntry | None:
+    """Return a model with the version alone that is a file; None if it has none there, whole for its folder."""
+    if path.is_dir() or not model.versions:
+        return model
+    versions = {name: version for name, version in model.versions.items() if version.path == path}
+    return model._replace(versions=versions, default_version=next(iter(versions))) if versions else None
 
 
 def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
