@@ -1,0 +1,113 @@
+"""Step 1: every model in all its versions, made by ``pocketserve convert``; and what was refused, with its sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.evidence.results import write_json
+from benchmarks.evidence.subjects import ROOT, Route, Subject
+
+TIMEOUT_S = 3600.0
+
+
+class Folders:
+    """Where a run keeps what it makes.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self.models = self.folder / "models"
+        self.data = self.folder / "data"
+        self.samples = self.folder / "samples"
+        self.phone = self.folder / "phone"
+        self.raw = self.folder / "raw"
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of every command: a state of its own, and the tests' converters and Node packages."""
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("server", "client")),
+            "POCKETSERVE_STATE_DIR": str(self.folder / "state"),
+            "POCKETSERVE_CONVERTERS": os.environ.get("POCKETSERVE_CONVERTERS") or str(ROOT / ".converters"),
+            "POCKETSERVE_TFJS_MODULES": os.environ.get("POCKETSERVE_TFJS_MODULES") or str(Path(sys.prefix) / "tfjs"),
+        }
+
+
+def run_command(folders: Folders, words: Sequence[str], timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    """Run a ``pocketserve`` command in the environment of this run."""
+    command = [sys.executable, "-m", "pocketserve", *words]
+    return subprocess.run(
+        command, env=folders.environment(), cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def make_models(folders: Folders, subjects: Sequence[Subject], target: Path, say: Callable[[str], None]) -> None:
+    """Make what is not made yet; ``target`` gets each outcome as soon as it is known."""
+    outcomes = json.loads(target.read_text("utf-8")) if target.exists() else {}
+    for subject in subjects:
+        if not (folders.models / subject.name).exists():
+            for folder in (folders.samples / subject.name, folders.data / subject.name):
+                shutil.rmtree(folder, ignore_errors=True)
+            subject.lay_out(folders.models / subject.name, folders.data, folders.samples / subject.name)
+            outcomes[subject.name] = {}
+        known = outcomes.setdefault(subject.name, {})
+        for route in subject.routes():
+            if route.version not in known:
+                known[route.version] = outcome = convert(folders, subject, route)
+                say(f"{subject.name} {route.version}: {outcome.get('refusal') or outcome['tools']}")
+                write_json(target, outcomes)
+        trust(folders, subject.name)
+
+
+def convert(folders: Folders, subject: Subject, route: Route) -> dict[str, Any]:
+    """Make one version; return what came of it, in the fields that the page shows."""
+    words = [
+        "convert",
+        subject.name,
+        "--models-dir",
+        str(folders.models),
+        "--to",
+        route.kind,
+        "--version",
+        route.source,
+    ]
+    words += ["--quantize", route.quantize, "--name", route.version, "--json"]
+    words += ["--samples", str(folders.samples / subject.name)]
+    done = run_command(folders, words)
+    facts: dict[str, Any] = {"from": route.source, "kind": route.kind, "quantize": route.quantize}
+    if done.returncode:
+        return {**facts, "refusal": _without_folders(_last_line(done.stderr), folders)}
+    version = json.loads(done.stdout)["versions"][0]
+    agreement: Mapping[str, Any] = version["agreement"] or {}
+    return {
+        **facts,
+        "tools": ", ".join(version["tools"]),
+        "difference": agreement.get("error"),
+        "same_class": agreement.get("same_class"),
+    }
+
+
+def trust(folders: Folders, name: str) -> None:
+    """Consent to the code of a model that was made here (an exported program is code)."""
+    run_command(folders, ["trust", name, "--models-dir", str(folders.models), "--yes"])
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].removeprefix("pocketserve: ") if lines else "it ended without a word"
+
+
+def _without_folders(text: str, folders: Folders) -> str:
+    for folder in (folders.samples, folders.models, folders.folder, ROOT, Path.home()):
+        text = text.replace(f"{folder}/", "")
+    return text
