@@ -22,11 +22,13 @@ from benchmarks.evidence.page import page
 from benchmarks.evidence.results import CONVERSIONS, condense, read_results, write_json
 from benchmarks.evidence.subjects import SUBJECTS, Route
 
+from pocketserve.compare.statistics import LEAST_FOR_INTERVAL
+
 CLAIMS = (*SEED_CLAIMS, *FURTHER_CLAIMS)
 
 
 def version(file_bytes: int, run_ms: float, **changes: Any) -> dict[str, Any]:
-    """A version's results, whose three turns took the same time."""
+    """A version's results, whose turns took the same time."""
     interval = {"value": run_ms, "low": run_ms, "high": run_ms}
     accuracy = {"metric": "top-1", "more_is_better": True, "samples": 10, "value": 0.9, "low": 0.8, "high": 1.0}
     return {
@@ -41,7 +43,7 @@ def version(file_bytes: int, run_ms: float, **changes: Any) -> dict[str, Any]:
         "answers_per_s": 1.0,
         "cpu_s": run_ms / 1e3,
         "memory_bytes": {"private": file_bytes, "peak": file_bytes},
-        "turn_medians_ms": [run_ms] * 3,
+        "turn_medians_ms": [run_ms] * LEAST_FOR_INTERVAL,
         "agreement": {"samples": 10, "share": {"value": 1.0, "low": 0.7, "high": 1.0}, "largest_difference": 0.0},
         "accuracy": accuracy,
         "test": {"worse": False, "p": 1.0, "text": ""},
@@ -154,6 +156,14 @@ def test_converting_gains_where_it_is_faster_and_no_larger() -> None:
     large = {**DIGITS, "ptl": version(1001, 4.0)}
     found = findings_of("gain", Evidence({}, [comparison("desktop", "digits", large)]))
     assert [(f.what, f.value, f.holds) for f in found] == [("ptl", 2.0, False), ("tflite", 4.0, True)]
+
+
+def test_what_may_be_chance_is_no_gain() -> None:
+    """Of a few turns there is no interval."""
+    few = {name: {**facts, "turn_medians_ms": facts["turn_medians_ms"][:2]} for name, facts in DIGITS.items()}
+    found = findings_of("gain", Evidence({}, [comparison("desktop", "digits", few)]))
+    assert [f.holds for f in found] == [False, False]
+    assert "no interval" in found[0].text
 
 
 @pytest.mark.parametrize(("ptl", "holds"), [(4.0, True), (1.0, False)])

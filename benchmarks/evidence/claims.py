@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.evidence.subjects import SUBJECTS
 from pocketserve.cli.output import human_bytes
-from pocketserve.compare.report import number
+from pocketserve.compare.report import number, with_interval
 from pocketserve.compare.statistics import Estimate, median_ratio
 
 HALF, QUARTER = (0.4, 0.6), (0.2, 0.3)
@@ -153,7 +153,7 @@ def _speeds(mode: str) -> Callable[[Evidence], Iterator[Finding]]:
 
 def times(ratio: Estimate) -> str:
     """Return a ratio with its interval."""
-    return f"{number(ratio.value)} times ({number(ratio.low)}-{number(ratio.high)})"
+    return f"{with_interval(ratio._asdict())} times"
 
 
 def path_versions(versions: Mapping[str, Any], model: str) -> dict[str, str]:
@@ -234,7 +234,8 @@ def _converting_gains(evidence: Evidence) -> Iterator[Finding]:
             ratio = speed(versions, version, base)
             share = versions[version]["file_bytes"] / versions[base]["file_bytes"]
             text = f"{times(ratio)} as fast, {share:.2f} of the file"
-            yield Finding(model, machine, version, ratio.value, text, ratio.low > 1 and share <= 1)
+            faster = ratio.low is not None and ratio.low > 1
+            yield Finding(model, machine, version, ratio.value, text, faster and share <= 1)
 
 
 def _one_path(evidence: Evidence) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,19 @@ class Folders:
 def run_command(folders: Folders, words: Sequence[str], timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
     """Run a ``pocketserve`` command in the environment of this run."""
     command = [sys.executable, "-m", "pocketserve", *words]
-    return subprocess.run(
-        command, env=folders.environment(), cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:  # takes whatever comes; a pipe holds writers up
+        done = subprocess.run(
+            command,
+            env=folders.environment(),
+            cwd=ROOT,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        output.seek(0)
+        return subprocess.CompletedProcess(command, done.returncode, output.read(), done.stderr)
 
 
 def make_models(folders: Folders, subjects: Sequence[Subject], target: Path, say: Callable[[str], None]) -> None:

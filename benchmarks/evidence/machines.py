@@ -110,13 +110,18 @@ def measure(folders: Folders, machine: Machine, subject: Subject, seconds: float
     seconds = min(seconds, ARM_SECONDS) if machine.emulated else seconds
     data = subject.data(folders.data)
     options = ["--versions", ",".join(versions), "--reference", versions[0], "--seconds", f"{seconds:g}", "--json"]
-    done = machine.run(
-        folders, ["compare", subject.name, "--models-dir", str(folders.models), "--data", str(data), *options]
-    )
+    words = ["compare", subject.name, "--models-dir", str(folders.models), "--data", str(data), *options]
+    try:
+        done = machine.run(folders, words)
+    except subprocess.TimeoutExpired:
+        raise NotAvailable(f"{subject.name} on the {machine.title}: no result within {TIMEOUT_S:g} s") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it ended without a word"]
         raise NotAvailable(f"{subject.name} on the {machine.title}: {lines[-1]}")
-    result = json.loads(done.stdout)
+    try:
+        result = json.loads(done.stdout)
+    except json.JSONDecodeError as error:
+        raise NotAvailable(f"{subject.name} on the {machine.title}: its result breaks off: {error}") from None
     folders.raw.mkdir(parents=True, exist_ok=True)
     (folders.raw / f"{machine.name}-{subject.name}.json").write_text(done.stdout, "utf-8")
     condensed = condense(result, _facts(machine, seconds))
