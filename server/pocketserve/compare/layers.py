@@ -12,7 +12,7 @@ from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_table, printable
 from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.compare.alignment import Layer, LayerPair, align, layouts_of
-from pocketserve.compare.causes import Cause, explain, overflow
+from pocketserve.compare.causes import Cause, explain, overflow, rounding
 from pocketserve.compare.samples import DataSample, Facts, facts_of, read_samples
 from pocketserve.compare.session import Plan
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
@@ -25,23 +25,30 @@ from pocketserve.tensors import Array, dequantize, to_tensor
 BOUND, QUANTIZED_BOUND = 0.02, 0.1
 """Relative differences that layers may have: of floating-point versions, and where one of them is quantised."""
 
+STEP = 3.0
+"""Rounding adds up from layer to layer; a difference so many times as large as before is something else."""
+
 RESCALING = frozenset({"mul", "add", "sub", "div", "transpose", "cast", "identity", "quantize", "dequantize", "neg"})
 MAX_SAMPLES = 8
+MAX_NUMBERS = 1 << 25
+"""Of all layers and samples of a version: of a model with large layers, fewer samples are looked at."""
+
 RANDOM_SAMPLES = 4
 SHOWN_BEFORE, SHOWN_AFTER = 3, 4
 MAX_CELL = 48
 
 
 class _Subject(NamedTuple):
-    """A version with its inputs: for each sample the real arrays by the callers' names."""
+    """A version with its inputs: for each sample the real arrays by the callers' names; the first ``limit`` are run."""
 
     model: LoadedModel
     run: RunLayers
     inputs: list[dict[str, Array]]
+    limit: int
 
     def layers(self, change: Callable[[Array], Array] | None = None) -> list[Layer]:
         """Run all samples, with the first input changed; return the layers, the input first."""
-        runs = [self._run({**arrays}, change) for arrays in self.inputs]
+        runs = [self._run({**arrays}, change) for arrays in self.inputs[: self.limit]]
         names = [(layer.name, layer.operator, layer.quantized) for layer in runs[0]]
         passing = {place for place in range(len(names) - 1) if _is_passing(*runs[0][place : place + 2])}
         shapes = [{layer.array.shape for layer in column} for column in zip(*runs, strict=True)]
@@ -64,7 +71,7 @@ class _Subject(NamedTuple):
 
     def image(self) -> Array | None:
         """Return the first input of all samples, [samples, ...]; None where it cannot be scaled or was not one row."""
-        first = [next(iter(arrays.values())) for arrays in self.inputs]
+        first = [next(iter(arrays.values())) for arrays in self.inputs[: self.limit]]
         fits = all(array.dtype.kind == "f" and array.ndim > 1 and len(array) == 1 for array in first)
         return np.concatenate(first) if fits and len({array.shape for array in first}) == 1 else None
 
@@ -81,6 +88,8 @@ def compare_layers(plan: Plan, versions: Sequence[str]) -> dict[str, Any]:
         with service.running(name, versions[0]) as (entry, first), service.running(name, versions[1]) as (_, other):
             samples = _samples(plan, entry.folder, facts_of(entry, first.model))
             subjects = [_subject(handle.model, samples) for handle in (first, other)]
+            limit = min(subject.limit for subject in subjects)
+            subjects = [subject._replace(limit=limit) for subject in subjects]
             return {"model": name, "versions": list(versions), **_compare(*subjects)}
     finally:
         service.close()
@@ -103,7 +112,9 @@ def _subject(model: LoadedModel, samples: Sequence[DataSample]) -> _Subject:
         inputs = [dict(model.task.prepare(memoryview(sample.read())).runs[0]) for sample in samples]
     else:
         inputs = [random_inputs(model.inputs.specs, seed) for seed in range(RANDOM_SAMPLES)]
-    return _Subject(model, version.format.layers(model.source), inputs)
+    subject = _Subject(model, version.format.layers(model.source), inputs, 1)
+    size = sum(layer.array.size for layer in subject.layers())
+    return subject._replace(limit=min(len(inputs), max(1, MAX_NUMBERS // size)))
 
 
 def _compare(first: _Subject, other: _Subject) -> dict[str, Any]:
@@ -114,16 +125,34 @@ def _compare(first: _Subject, other: _Subject) -> dict[str, Any]:
     differing = [place for place, pair in enumerate(pairs) if not pair.difference <= bound]  # NaN is beyond it
     cause = None
     if differing:
-        overflowing = overflow(pairs[differing[0]])
-        cause = overflowing or _cause(pairs, _origin(pairs, differing[0], bound), layers, other, bound)
+        step = _step(pairs, bound / (4 if quantized else 10))
+        if step is not None and quantized:
+            differing = [place for place in differing if place >= step]
+        cause = overflow(pairs[differing[0]]) or rounding(pairs)
+        if step is not None and cause.kind == "rounding":
+            place = step if quantized else _origin(pairs, differing[0], bound)
+            cause = _cause(pairs, place, layers, other, bound)
     return {
-        "samples": len(first.inputs),
+        "samples": first.limit,
         "bound": bound,
         "layers": [len(each) - 1 for each in layers],
         "pairs": [_row(pair) for pair in pairs],
         "first_differing": differing[:3],
         "cause": cause._asdict() if cause is not None else None,
     }
+
+
+def _step(pairs: Sequence[LayerPair], noise: float) -> int | None:
+    """Return where a difference becomes several times that of every layer before; None where it grows little by little.
+
+    Args:
+        noise: a difference that the rounding of one layer may make.
+    """
+    for place, pair in enumerate(pairs):
+        if not pair.difference <= STEP * noise:
+            return place
+        noise = max(noise, pair.difference)
+    return None
 
 
 def _origin(pairs: Sequence[LayerPair], place: int, bound: float) -> int:
@@ -183,8 +212,11 @@ def print_layers(result: Mapping[str, Any]) -> None:
     start = 0 if first is None else max(0, first - SHOWN_BEFORE)
     rows = pairs if first is None else pairs[start : first + SHOWN_AFTER]
     print_table(["", "A", "B", "SHAPE", "DIFFERENCE"], [_cells(start + n, row, first) for n, row in enumerate(rows)])
-    if first is None:
+    if first is None and len(pairs) > 1:
         print("\nNo layer differs beyond the bound.")
+    elif first is None:
+        print("\nNothing can be said: no layer of A has a counterpart in B.")
+    if first is None:
         return
     place = pairs[first]
     name = f"A's {place['first']['operator']} {place['first']['name'][:MAX_CELL]!r}"

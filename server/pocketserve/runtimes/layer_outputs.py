@@ -13,7 +13,7 @@ class LayerOutput(NamedTuple):
 
     Attributes:
         array: real numbers; those of a quantised tensor are what its integers stand for.
-        quantized: whether they were integers.
+        quantized: whether they were integers, or were made of weights that were.
     """
 
     name: str

@@ -20,6 +20,7 @@ from .check import BUDGET, check_model
 from .native import CPU, import_package
 
 _CONSTANT = frozenset({"Constant", "ConstantOfShape", "Shape", "Size"})
+_OF_INTEGERS = frozenset({"MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM"})
 
 
 class _Node(NamedTuple):
@@ -38,9 +39,11 @@ def open_onnx_layers(source: ModelSource) -> RunLayers:
     check_model(path)
     data = path.read_bytes()
     nodes, declared = _read_graph(data)
+    nodes = _sorted(nodes)
     live = list(_depending(nodes, declared))
     operators = {name: node.operator for node in live for name in node.outputs if name}
     rounded = _rounded(live, operators)
+    integers = {*rounded, *_of_integers(nodes)}
     ort = import_package("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads = source.threads
@@ -56,9 +59,8 @@ def open_onnx_layers(source: ModelSource) -> RunLayers:
         feeds = {entry.name: np.ascontiguousarray(inputs[entry.name]) for entry in native.get_inputs()}
         values: list[Any] = native.run(order, feeds)
         arrays = {name: np.asarray(value, np.float32) for name, value in zip(order, values, strict=True)}
-        integers = {name: name in rounded or operators[name] == "DequantizeLinear" for name in order}
         return [
-            LayerOutput(name, operators[name], arrays[rounded.get(name, name)], integers[name])
+            LayerOutput(name, operators[name], arrays[rounded.get(name, name)], name in integers)
             for name in order
             if name not in rounded.values()
         ]
@@ -92,13 +94,37 @@ def _rounded(nodes: list[_Node], operators: Mapping[str, str]) -> dict[str, str]
     return {name: real for name, real in pairs if name in operators}
 
 
+def _of_integers(nodes: list[_Node]) -> Iterator[str]:
+    """Yield what was made of rounded weights or sums, or is itself rounded."""
+    real = {name for node in nodes if node.operator == "DequantizeLinear" for name in node.outputs}
+    for node in nodes:
+        if node.operator in ("DequantizeLinear", *_OF_INTEGERS) or not real.isdisjoint(node.inputs):
+            yield from node.outputs
+
+
 def _names(reader: ProtobufReader, graph: Span, number: int, field: int) -> Iterator[str]:
     for part in reader.messages(graph, number):
         yield from reader.texts(part, field)
 
 
+def _sorted(nodes: list[_Node]) -> list[_Node]:
+    """Return the nodes in an order in which they can run; tools that insert some put them at the end of the file."""
+    made_of = {name: node for node in nodes for name in node.outputs if name}
+    order: dict[int, _Node] = {}
+    for last in nodes:
+        stack = [last]
+        while stack:
+            node = stack[-1]
+            missing = [made_of[name] for name in node.inputs if name in made_of and id(made_of[name]) not in order]
+            if id(node) in order or not missing or len(stack) > len(nodes):
+                order[id(node)] = stack.pop()
+            else:
+                stack.append(missing[0])
+    return list(order.values())
+
+
 def _depending(nodes: list[_Node], declared: Mapping[str, set[str]]) -> Iterator[_Node]:
-    """Yield the nodes whose results depend on the model's inputs; ONNX lists them in the order in which they run."""
+    """Yield the nodes whose results depend on the model's inputs, of nodes in the order in which they run."""
     live = declared["inputs"] - declared["weights"]
     for node in nodes:
         if node.operator not in _CONSTANT and not live.isdisjoint(node.inputs):
