@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
@@ -19,15 +21,32 @@ CONVERTER = Converter(
 )
 
 
+_WANTS_ROWS = re.compile("TensorList|Lowering tensor list ops")
+"""In an error: a recurrent layer, whose steps the tool only knows for a fixed number of rows."""
+
+
 def convert(request: ConversionRequest) -> ConversionOutcome:
-    """Write the model at ``request.output``; what goes in and comes out stays float32, and batches stay free.
+    """Write the model at ``request.output``; what goes in and comes out stays float32.
+
+    Batches stay free, but for recurrent layers of Keras: these take one row at a time.
 
     Raises:
         ConversionError: the tool refuses it; the sentence names the operator where the tool does.
     """
+    try:
+        return _convert(request, None)
+    except ConversionError as refusal:
+        is_whole = request.quantize in ("int8", "int16x8")  # the tool crashes on these
+        if is_whole or request.format != "keras" or not _WANTS_ROWS.search(refusal.detail):
+            raise
+    outcome = _convert(request, 1)
+    return replace(outcome, notes=("it takes one row at a time, as TFLite's recurrent layers do",))
+
+
+def _convert(request: ConversionRequest, rows: int | None) -> ConversionOutcome:
     import tensorflow as tf
 
-    with saved_signature(request) as source:
+    with saved_signature(request, rows) as source:
         converter = tf.lite.TFLiteConverter.from_saved_model(str(source.folder), signature_keys=[source.key])
         _set_quantization(tf, converter, request, source)
         try:

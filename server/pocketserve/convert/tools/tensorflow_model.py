@@ -30,8 +30,11 @@ class SavedSignature(NamedTuple):
 
 
 @contextmanager
-def saved_signature(request: ConversionRequest) -> Iterator[SavedSignature]:
+def saved_signature(request: ConversionRequest, rows: int | None = None) -> Iterator[SavedSignature]:
     """Yield the request's model as a SavedModel, which goes with the context if it was made for it.
+
+    Args:
+        rows: of a Keras model, whose layers are traced anew for so many rows; None takes any number.
 
     Raises:
         ConversionError: it does not load, or has no such signature.
@@ -43,13 +46,13 @@ def saved_signature(request: ConversionRequest) -> Iterator[SavedSignature]:
         return
     folder = Path(tempfile.mkdtemp(dir=request.output.parent))
     try:
-        _export(request, folder)
+        _export(request, folder, rows)
         yield _signature(request, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _export(request: ConversionRequest, folder: Path) -> None:
+def _export(request: ConversionRequest, folder: Path, rows: int | None) -> None:
     """Write a Keras model as a SavedModel. Only a dictionary of outputs gives them names."""
     import keras
 
@@ -58,10 +61,24 @@ def _export(request: ConversionRequest, folder: Path) -> None:
         names = [tensor.name for tensor in request.outputs]
         if len(model.outputs or ()) == len(names):
             model = keras.Model(model.inputs, dict(zip(names, model.outputs, strict=True)))
-        model.export(folder, "tf_saved_model", verbose=False)
+        if rows is None:
+            model.export(folder, "tf_saved_model", verbose=False)
+        else:
+            _export_rows(keras, model, folder, rows)
     except Exception as error:  # a layer may raise anything
         words = " ".join(str(error).split())
         raise ConversionError(f"{request.source.name} does not load: {words:.300}", detail=str(error)) from error
+
+
+def _export_rows(keras: Any, model: Any, folder: Path, rows: int) -> None:
+    """Write a Keras model for a number of rows. ``model.export`` would take any."""
+    import tensorflow as tf
+
+    specs = [tf.TensorSpec((rows, *tensor.shape[1:]), tensor.dtype, name=tensor.name) for tensor in model.inputs]
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serve", model.__call__, [specs if len(specs) > 1 else specs[0]])
+    archive.write_out(folder, verbose=False)
 
 
 def _signature(request: ConversionRequest, folder: Path) -> SavedSignature:
