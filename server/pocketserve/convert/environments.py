@@ -103,7 +103,7 @@ _TABLE = (
         5,
         newest=(3, 12),
     ),
-    Environment("onnx", "smaller ONNX", (*_ONNX, "onnxslim==0.1.98"), 530 * _MB, 2),
+    Environment("onnx", "smaller ONNX", (*_ONNX, "onnxslim==0.1.98"), 330 * _MB, 2),
     Environment(
         "onnx2tf",
         "ONNX to TFLite",
