@@ -156,6 +156,8 @@ class ConversionOutcome:
         options: those that it used, for the provenance.
         inputs, outputs: the source's name -> the file's, where the tool renamed it.
         layouts: the source's input -> ``NCHW`` or ``NHWC``, where the tool changed it.
+        answers: an .npz with the result's outputs, the first axis counting the samples, of a tool that has run its
+            result itself: of a kind that is not served here, nothing else can.
         notes: sentences for the user, such as that the file takes one row at a time.
     """
 
@@ -166,6 +168,7 @@ class ConversionOutcome:
     outputs: Mapping[str, str] = field(default_factory=dict)
     layouts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    answers: str = ""
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> ConversionOutcome:

@@ -263,7 +263,23 @@ class ModelConverter:
             facts, agreement, doubts = self._verify(source, plan, request.output, outcomes, reference, pythons[-1])
             notes = (*conversion.notes, *_renamed(reference.facts, facts), *doubts)
             conversion = conversion._replace(agreement=agreement, notes=notes)
+        elif answers := outcomes[-1].answers:
+            agreement, doubts = self._compare_answers(reference, Path(answers))
+            notes = (*conversion.notes, *doubts)
+            conversion = conversion._replace(agreement=agreement, notes=notes)
         return self._publish(source, plan, new, conversion, request.output, outcomes, reference)
+
+    def _compare_answers(self, reference: Reference, answers: Path) -> tuple[verify.Agreement, list[str]]:
+        """Compare what a tool's own run answered with the original; return sentences on what is left open, too.
+
+        Raises:
+            ConversionError: they differ by more than is accepted.
+        """
+        facts, outputs = reference.facts, load_arrays(reference.outputs)
+        is_random, count = bool(facts["random"]), int(facts["count"])
+        agreement = verify.compare_outputs(outputs, load_arrays(answers), facts["task"], count, random=is_random)
+        verify.check_agreement(agreement, self._settings.quantize)
+        return agreement, verify.doubts(agreement, self._settings.quantize)
 
     def _run_tool(self, step: Step, python: Path, request: ConversionRequest, folder: Path) -> ConversionOutcome:
         title = f"{step.converter.name}: {step.format} to {step.converter.kind}"

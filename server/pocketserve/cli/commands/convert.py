@@ -137,7 +137,8 @@ def _remarks(conversion: Conversion) -> list[str]:
     if conversion.kind == "pt2":
         texts.append(f"is code, which runs after: pocketserve trust {os.path.relpath(conversion.path.parent)}")
     if not conversion.version:
-        texts.append(f"is in {conversion.path}; it is not served here, and was not run")
+        was_run = "" if conversion.agreement is not None else ", and was not run"
+        texts.append(f"is in {conversion.path}; it is not served here{was_run}")
     return texts
 
 
