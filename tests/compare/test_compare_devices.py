@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from conftest import MODELS, STATE
 from pocketserve.cli import CommandError
 from pocketserve.cli.commands.compare import _apply
+from pocketserve.compare.devices import print_devices
 from pocketserve.compare.session import Plan, VersionFailure, VersionProcess, compare_versions
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.runtimes.devices import devices_of
@@ -177,3 +179,31 @@ def test_a_device_that_nothing_has_ends_the_run_before_it_is_measured() -> None:
     """Also beside one that there is."""
     with pytest.raises(CommandError, match="no version runs here on 'npu', only on "):
         compared("petals", "cpu", "npu")
+
+
+def test_two_results_say_in_what_the_devices_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    """A simulated phone with fewer threads, another release and another file; a version that is not there, and why."""
+    desk = compared("petals", versions=("tflite",))
+    assert desk["device"]["simulated"] is False
+    desk["device"]["load"] = 0.0
+    desk["versions"]["tflite-int8"] = copy.deepcopy(desk["versions"]["tflite"])
+    phone = copy.deepcopy(desk)
+    phone["device"] |= {"simulated": True, "cores": 2, "load": 7.0}
+    facts = phone["versions"]["tflite"]
+    threads = facts["threads"]
+    facts |= {"threads": threads + 3, "runtime": "tflite-runtime 2.14.0", "file_bytes": facts["file_bytes"] + 1}
+    phone["skipped"]["tflite-int8"] = "in quarantine"
+    del phone["versions"]["tflite-int8"]
+    print_devices(desk, phone, ("desk.json", "phone.json"))
+    text = " ".join(capsys.readouterr().out.split())
+    first, second = text.partition("B: phone.json")[::2]
+    assert first.startswith(f"A: desk.json: {desk['device']['machine']}, ") and "load" not in first
+    assert second.startswith(": simulated phone, ") and "a load of 7.0 beside it" in second
+    assert "tflite: its file has another size on each tflite: A has " in second
+    assert f"; B has tflite-runtime 2.14.0 on cpu, {threads + 3} threads" in second
+    assert "tflite-int8: not run on B: in quarantine" in second
+    print_devices(desk, desk, ("a", "b"))
+    assert "tflite: " not in capsys.readouterr().out
+    del phone["versions"]["tflite"]
+    with pytest.raises(CommandError, match="no version in common; compare with the same --versions and --device"):
+        print_devices(desk, phone, ("a", "b"))

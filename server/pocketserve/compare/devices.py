@@ -11,10 +11,16 @@ from pocketserve.cli import CommandError
 from pocketserve.cli.output import human_bytes
 from pocketserve.compare.report import number, print_text, print_wide_table, with_interval
 from pocketserve.compare.session import SCHEMA
-from pocketserve.messages import excerpt
+from pocketserve.messages import excerpt, plural
 
 MAX_BYTES = 256 * 2**20
-HEADER = ("VERSION", "RUN p50 ms, A", "B", "B / A", "CPU ms, A", "B", "MEMORY, A", "B", "SCORE")
+HEADER = (
+    *("VERSION", "RUN p50 ms, A", "B", "B / A", "ANSWERS/s, A", "B", "CPU ms, A", "B", "MEMORY, A", "B", "SCORE"),
+)
+LEGEND = (
+    "RUN is the model alone, and B / A how many times as long B's median takes; ANSWERS/s is with several callers at a "
+    "time; CPU is what an answer costs the battery; MEMORY is private, without what the process held before."
+)
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -63,16 +69,20 @@ def _check(result: Mapping[str, Any]) -> None:
     table = side_by_side(result, result)
     for name in table["versions"]:
         _row(name, result, result, name)
+        _remarks(*table["versions"][name])
+    _title(table["devices"][0])
 
 
 def side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of both devices by version, in JSON's own types.
 
     Raises:
-        CommandError: they are results of different models.
+        CommandError: they are results of different models, or versions.
     """
     if (first["model"], first["task"]) != (second["model"], second["task"]):
         raise CommandError(f"these are results of different models: {first['model']!r} and {second['model']!r}")
+    if not first["versions"].keys() & second["versions"].keys():
+        raise CommandError("they have no version in common; compare with the same --versions and --device on both")
     names = [*first["versions"], *(name for name in second["versions"] if name not in first["versions"])]
     return {
         "model": first["model"],
@@ -83,11 +93,14 @@ def side_by_side(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[st
     }
 
 
-def _figures(result: Mapping[str, Any], version: str) -> dict[str, Any] | None:
+def _figures(result: Mapping[str, Any], version: str) -> dict[str, Any]:
     facts = result["versions"].get(version)
     if facts is None:
         return {"skipped": result["skipped"].get(version, "it is not among its versions")}
-    keys = ("run_ms", "answer_ms", "throughput", "cpu_s", "load_ms", "file_bytes", "memory_bytes", "accuracy")
+    keys = (
+        *("runtime", "device", "threads", "run_ms", "answer_ms", "throughput", "cpu_s", "load_ms", "file_bytes"),
+        *("memory_bytes", "accuracy"),
+    )
     return {key: facts[key] for key in keys}
 
 
@@ -95,10 +108,13 @@ def print_devices(first: Mapping[str, Any], second: Mapping[str, Any], names: tu
     """Print both devices, a row for each version, and what each recommends."""
     table = side_by_side(first, second)
     for letter, name, device, recommended in zip("AB", names, table["devices"], table["recommended"], strict=True):
-        facts = f"{device['machine']}, {device['cores']} cores, {device['system']}, {device['created']}"
-        print_text(f"{letter}: {name}: {facts}; recommends {recommended or 'none of them'}")
+        print_text(f"{letter}: {name}: {_title(device)}; recommends {recommended or 'none of them'}")
     print()
     print_wide_table(HEADER, [_row(name, first, second, name) for name in table["versions"]])
+    print_text(LEGEND)
+    for name, sides in table["versions"].items():
+        for text in _remarks(*sides):
+            print_text(f"{name}: {text}")
     if not table["same_data"]:
         print_text("\nThey were asked different samples, so that only sizes, memory and speed compare.")
     print_text(f"\n{_same_choice(*table['recommended'])}")
@@ -113,24 +129,45 @@ def _same_choice(first: str | None, second: str | None) -> str:
     return "The devices recommend different versions: --apply belongs on each of them."
 
 
+def _title(device: Mapping[str, Any]) -> str:
+    """Return what tells a device from another one, and whether other work wanted its cores."""
+    kind = ["simulated phone"] if device.get("simulated") else []
+    facts = [*kind, device["machine"], plural(device["cores"], "core"), device["system"]]
+    if (load := device.get("load")) is not None and load >= device["cores"]:
+        facts.append(f"a load of {load:.1f} beside it")
+    return ", ".join((*facts, device["created"]))
+
+
+def _remarks(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return why a version is not on both devices, or what is not the same of it there."""
+    sides = {"A": first, "B": second}
+    reasons = [f"not run on {letter}: {side['skipped']}" for letter, side in sides.items() if "skipped" in side]
+    if reasons:
+        return reasons
+    texts = [] if first["file_bytes"] == second["file_bytes"] else ["its file has another size on each"]
+    ways = [f"{side['runtime']} on {side['device']}, {plural(side['threads'], 'thread')}" for side in sides.values()]
+    return texts if ways[0] == ways[1] else [*texts, f"A has {ways[0]}; B has {ways[1]}"]
+
+
 def _row(title: str, first: Mapping[str, Any], second: Mapping[str, Any], version: str) -> list[str]:
     sides = [result["versions"].get(version) for result in (first, second)]
     cells = [[*_cells(side)] for side in sides]
     ratio = "-"
     if sides[0] is not None and sides[1] is not None:
         ratio = number(sides[1]["run_ms"]["p50"]["value"] / sides[0]["run_ms"]["p50"]["value"])
-    run, cpu, memory = zip(*cells, strict=True)
-    return [title, *run, ratio, *cpu, *memory, _scores(*sides)]
+    run, rate, cpu, memory = zip(*cells, strict=True)
+    return [title, *run, ratio, *rate, *cpu, *memory, _scores(*sides)]
 
 
-def _cells(facts: Mapping[str, Any] | None) -> tuple[str, str, str]:
+def _cells(facts: Mapping[str, Any] | None) -> tuple[str, str, str, str]:
     if facts is None:
-        return "not run", "-", "-"
+        return "not run", "-", "-", "-"
     if facts["run_ms"]["p50"]["value"] <= 0 or facts["cpu_s"] < 0:
         raise ValueError("a time is not above 0")
     private = facts["memory_bytes"]["private"]
     return (
         with_interval(facts["run_ms"]["p50"]),
+        number(facts["throughput"]["answers_per_s"]),
         number(facts["cpu_s"] * 1e3),
         "?" if private is None else human_bytes(private),
     )

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pocketserve import __version__
+from pocketserve import __version__, system
 from pocketserve.cli import CommandError
 from pocketserve.cli.local import open_local
 from pocketserve.cli.measurement import interleave, load_now
@@ -233,7 +233,7 @@ def _devices(version: VersionEntry, skipped: dict[str, str]) -> dict[str, Option
 def _on_devices(
     wishes: Sequence[str], devices: Mapping[str, Mapping[str, Options]], skipped: dict[str, str]
 ) -> dict[str, Candidate]:
-    """Return each version on each device that it has, as ``tflite@xnnpack``; the other pairs are noted.
+    """Return each version on each device that it has, as ``tflite@xnnpack``; other pairs are noted.
 
     Args:
         wishes: names of devices; ``all`` stands for each that there is.
@@ -255,7 +255,7 @@ def _on_devices(
             key = f"{version}@{name}"
             if name in tables:
                 candidates[key] = Candidate(version, dict(tables[name]))
-            elif tables:
+            elif tables and "all" not in wishes:
                 skipped[key] = f"this version runs here on {' or '.join(tables)}"
     return candidates
 
@@ -429,6 +429,7 @@ def _device(load: float | None) -> dict[str, Any]:
     return {
         "machine": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
+        "simulated": system.simulation() is not None,
         "python": platform.python_version(),
         "cores": len(usable_cores()),
         "load": load,
