@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import MODELS
+from conftest import MODELS, STATE
 from pocketserve.compress.data import read_data
 from pocketserve.compress.recipe import load_data
 from pocketserve.compress.scores import Score, score_answers
@@ -17,8 +17,8 @@ from pocketserve.convert.converter import ConversionError
 
 
 def read(tmp_path: Path, model: str, data: Path, test: Path | None = None) -> dict[str, Any]:
-    """Have data read for an embedded model's TFLite version."""
-    document = {"models_dir": MODELS, "state_dir": tmp_path / "state", "model": model, "version": "tflite"}
+    """Have data read for an embedded model's TFLite version; the trial of its file is remembered for all tests."""
+    document = {"models_dir": MODELS, "state_dir": STATE, "model": model, "version": "tflite"}
     return read_data({**document, "data": data, "test": test, "folder": tmp_path})
 
 
