@@ -90,7 +90,7 @@ def test_the_table_the_page_and_the_picture(tmp_path: Path) -> None:
     document = json.loads(inside[1])
     assert set(document["versions"]) == {"tflite", "tflite-int8"}
     with PIL.Image.open(picture) as image:
-        assert image.width == 1000 and len(image.getcolors(1 << 20) or ()) > 4
+        assert image.width == 600 and len(image.getcolors(1 << 20) or ()) > 4
 
 
 def test_numbers_of_a_table(tmp_path: Path) -> None:

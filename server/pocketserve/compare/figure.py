@@ -12,10 +12,12 @@ from pocketserve.cli import CommandError
 from pocketserve.cli.output import human_bytes, printable
 from pocketserve.compare.report import number, score_text
 
-WIDTH, ROW, TITLE, GAP = 1000, 26, 40, 18
-LEFT, BAR, TEXT = 170, 560, 15
+WIDTH, ROW, TITLE, GAP = 600, 28, 40, 18
+LEFT, BAR, TEXT = 175, 290, 16
+"""In pixels; so narrow that a phone can show all of it with letters that can be read."""
+
 INK, MUTED, LINE, CHOSEN, PLAIN = "#1d2129", "#667085", "#344054", "#0b7a4b", "#7c9cc9"
-MAX_NAME = 22
+MAX_NAME = 18
 
 
 class Shape(NamedTuple):
@@ -132,7 +134,7 @@ def write_png(result: Mapping[str, Any], path: Path) -> None:
     except ImportError:
         raise CommandError("--png needs Pillow: pip install 'pocketserve[image]'; --html needs nothing") from None
     shapes, height = shapes_of(result)
-    lines = _wrapped(result["recommendation"]["sentences"], 155)
+    lines = _wrapped(result["recommendation"]["sentences"], 78)
     shapes += [Shape(10, height + 20 + 22 * line, text=text) for line, text in enumerate(lines)]
     picture = Image.new("RGB", (WIDTH, height + 22 * len(lines) + 20), "white")
     canvas = ImageDraw.Draw(picture)

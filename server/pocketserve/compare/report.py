@@ -91,7 +91,7 @@ def print_report(result: Mapping[str, Any]) -> None:
     print(printable(f"{result['model']}, {result['task']}; {content}{origin}"))
     print(printable(f"{device['machine']}, {plural(device['cores'], 'core')}, {device['system']}"), end="\n\n")
     if warning := load_warning(device["load"]):
-        print_text(warning + "\n")
+        print_text(warning)
     print_wide_table(HEADER, table_rows(result))
     print_text(f"\n{LEGEND}")
     print_text(interval_warning(result))
@@ -140,18 +140,19 @@ def judgement(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> str
     """Return what is known of a version's answers beside the table: intervals, further figures, the test."""
     parts = []
     if (accuracy := facts["accuracy"]) is not None:
-        parts.append(" ".join([score_text(accuracy), *_interval_text(accuracy)]))
+        parts.append(score_with_interval(accuracy))
         parts += [f"{key} {value:.4g}" for key, value in accuracy["figures"].items()]
     if not is_reference and facts["test"]["text"]:
         parts.append(f"{facts['test'].get('name', 'test')}: {facts['test']['text']}")
     return f"{name}: {'; '.join(parts)}" if parts else ""
 
 
-def _interval_text(accuracy: Mapping[str, Any]) -> list[str]:
-    if accuracy["low"] is None:
-        return []
-    shown = "{:.1%}" if accuracy["more_is_better"] else "{:.4g}"
-    return [f"({shown.format(accuracy['low'])} to {shown.format(accuracy['high'])})"]
+def score_with_interval(accuracy: Mapping[str, Any] | None) -> str:
+    """Return the score of labelled data with its name, and its 95 % interval where it has one."""
+    if accuracy is None or accuracy["low"] is None:
+        return score_text(accuracy)
+    form = "{:.1%}" if accuracy["more_is_better"] else "{:.4g}"
+    return f"{score_text(accuracy)} ({form.format(accuracy['low'])} to {form.format(accuracy['high'])})"
 
 
 def interval_warning(result: Mapping[str, Any]) -> str:
