@@ -9,10 +9,11 @@ import numpy as np
 
 from pocketserve.cli import CommandError
 from pocketserve.cli.local import open_local
-from pocketserve.cli.output import print_table, printable
+from pocketserve.cli.output import print_table
 from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.compare.alignment import Layer, LayerPair, align, layouts_of
 from pocketserve.compare.causes import Cause, explain, overflow, rounding
+from pocketserve.compare.report import print_text, terminal_columns
 from pocketserve.compare.samples import DataSample, Facts, facts_of, read_samples
 from pocketserve.compare.session import Plan
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
@@ -35,7 +36,9 @@ MAX_NUMBERS = 1 << 25
 
 RANDOM_SAMPLES = 4
 SHOWN_BEFORE, SHOWN_AFTER = 3, 4
-MAX_CELL = 48
+LEAST_CELL, MAX_CELL = 14, 48
+OTHER_CELLS = 34
+"""Letters that the table has beside the names of layers."""
 
 
 class _Subject(NamedTuple):
@@ -207,7 +210,7 @@ def print_layers(result: Mapping[str, Any]) -> None:
     first_version, other_version = result["versions"]
     counts = [plural(count, "layer") for count in result["layers"]]
     pairs, first = result["pairs"], next(iter(result["first_differing"]), None)
-    print(printable(f"{result['model']}: A is {first_version} ({counts[0]}), B is {other_version} ({counts[1]})"))
+    print_text(f"{result['model']}: A is {first_version} ({counts[0]}), B is {other_version} ({counts[1]})")
     print(f"{len(pairs) - 1} layers match; {plural(result['samples'], 'sample')}; bound {result['bound']:.0%}\n")
     start = 0 if first is None else max(0, first - SHOWN_BEFORE)
     rows = pairs if first is None else pairs[start : first + SHOWN_AFTER]
@@ -220,11 +223,12 @@ def print_layers(result: Mapping[str, Any]) -> None:
         return
     place = pairs[first]
     name = f"A's {place['first']['operator']} {place['first']['name'][:MAX_CELL]!r}"
-    print(f"\nThe first layer that differs is {printable(name)}.")
-    print(printable(f"{result['cause']['kind']}: {result['cause']['sentence']}."))
+    print_text(f"\nThe first layer that differs is {name}.")
+    print_text(f"{result['cause']['kind']}: {result['cause']['sentence']}.")
 
 
 def _cells(number: int, row: Mapping[str, Any], first: int | None) -> list[str]:
-    names = [f"{row[key]['operator']} {row[key]['name']}"[:MAX_CELL] for key in ("first", "other")]
+    width = max(LEAST_CELL, min(MAX_CELL, (terminal_columns() - OTHER_CELLS) // 2))
+    names = [f"{row[key]['operator']} {row[key]['name']}"[:width] for key in ("first", "other")]
     difference = "not finite" if row["difference"] is None else f"{row['difference']:.2%}"
     return [str(number) if number != first else f"{number} >", *names, "x".join(map(str, row["shape"])), difference]

@@ -85,6 +85,8 @@ def _sentences(result: Mapping[str, Any], choices: Mapping[str, Any], medians: M
 def _against(ratio: Estimate) -> str:
     """Return how many times as fast a version is, or how many times as long it takes, with the interval."""
     ends = None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
+    if f"{ratio.value:.2g}" == "1":
+        return "about as fast as"
     if ratio.value >= 1:
         interval = f" ({ends[0]:.2g} to {ends[1]:.2g})" if ends else ""
         return f"{ratio.value:.2g} times{interval} as fast as"

@@ -112,7 +112,7 @@ LEGEND = (
 MAX_TEXT = 120
 
 
-def _columns() -> int:
+def terminal_columns() -> int:
     """Return the width of the terminal; where there is none, no line is too long."""
     return shutil.get_terminal_size((1 << 20, 0)).columns
 
@@ -120,7 +120,7 @@ def _columns() -> int:
 def print_text(text: str) -> None:
     """Print lines, broken between words where the terminal is narrower."""
     for line in text.splitlines():
-        print(textwrap.fill(printable(line), min(MAX_TEXT, _columns()), break_on_hyphens=False))
+        print(textwrap.fill(printable(line), min(MAX_TEXT, terminal_columns()), break_on_hyphens=False))
 
 
 def print_wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -128,7 +128,7 @@ def print_wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> No
     widths = [max(len(printable(row[column])) for row in (header, *rows)) for column in range(len(header))]
     parts: list[list[int]] = [[0]]
     for column in range(1, len(header)):
-        if len(parts[-1]) > 1 and sum(widths[each] + 2 for each in (*parts[-1], column)) - 2 > _columns():
+        if len(parts[-1]) > 1 and sum(widths[each] + 2 for each in (*parts[-1], column)) - 2 > terminal_columns():
             parts.append([0])
         parts[-1].append(column)
     for number, part in enumerate(parts):
