@@ -130,6 +130,20 @@ def test_the_last_layer_is_the_output(version: str, file: str) -> None:
     session.close()
 
 
+def test_nodes_at_the_end_of_an_onnx_file_count(tmp_path: Path) -> None:
+    """Tools put the nodes that they insert there, also those that the first ones read; all layers match."""
+    write_model(tmp_path / "net", "none")
+    path = tmp_path / "net" / "faulty.onnx"
+    model = onnx.load(path)
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[1:], nodes[0]])
+    onnx.save(model, path)
+    result = compare_layers(Plan("net", str(tmp_path)), ("whole", "faulty"))
+    assert len(result["pairs"]) > len(nodes) / 2 and result["layers"][0] == result["layers"][1]
+    assert max(pair["difference"] for pair in result["pairs"]) == 0
+
+
 def test_the_command_prints_the_layers_and_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The rows around the first layer that differs, then one sentence."""
     write_model(tmp_path / "net", "range too narrow")
