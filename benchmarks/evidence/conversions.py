@@ -47,7 +47,9 @@ class Folders:
 def run_command(folders: Folders, words: Sequence[str], timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
     """Run a ``pocketserve`` command in the environment of this run."""
     command = [sys.executable, "-m", "pocketserve", *words]
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:  # takes whatever comes; a pipe holds writers up
+    with tempfile.TemporaryFile(
+        "w+", encoding="utf-8"
+    ) as output:  # a stopped writer without a buffer loses what a pipe cannot take
         done = subprocess.run(
             command,
             env=folders.environment(),

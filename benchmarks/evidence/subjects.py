@@ -181,9 +181,15 @@ activation = "softmax"
 [versions.onnx]
 file = "mnist.onnx"
 """
-MOBILENET = """[versions.tflite]
+MOBILENET = """task = "image-classification"
+[image]
+mean = 127.5
+std = 127.5
+[versions.tflite]
 file = "mobilenet.tflite"
 """
+"""The file's own metadata say the same, but stay behind when it becomes ONNX."""
+
 YAMNET = """[versions.tflite]
 file = "yamnet.tflite"
 """
