@@ -148,6 +148,19 @@ def zeros(spec: TensorSpec, size: int = 1) -> Array:
     return np.zeros(shape, dtype=DATATYPES[spec.datatype].typestr)
 
 
+def random_array(spec: TensorSpec, random: np.random.Generator) -> Array:
+    """Return numbers in the shape of a spec: floats in [0, 1), bytes, 0 or 1, or short words. Free dimensions are 1."""
+    shape = tuple(max(1, size) for size in spec.shape)
+    if spec.datatype == "BYTES":
+        return np.full(shape, b"word", dtype=object)
+    dtype = np.dtype(DATATYPES[spec.datatype].typestr)
+    if dtype.kind == "f":
+        return random.random(shape, np.float32).astype(dtype)
+    if dtype == np.uint8:
+        return random.integers(0, 256, shape, np.uint8)
+    return random.integers(0, 2, shape).astype(dtype)  # indices, such as tokens: small ones are always good
+
+
 def byte_size(spec: TensorSpec) -> int:
     """Return the bytes of an array of a spec, free dimensions being 1; texts are not counted."""
     return math.prod(1 if dim < 0 else dim for dim in spec.shape) * DATATYPES[spec.datatype].itemsize

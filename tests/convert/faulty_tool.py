@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest
 
 
 def convert(request: ConversionRequest) -> ConversionOutcome:
     """Copy the source, or fail."""
-    fault = request.options.get("fault", "")
+    fault = request.options.get("fault") or os.environ.get("FAULT", "")
     print(f"the tool's own words on {fault}", flush=True)
     if fault == "crash":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -33,6 +34,12 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
         request.output.write_bytes(done.stdout)
         signal.pause()
+    if fault == "children hang":
+        children = [subprocess.Popen(["sleep", "600"], start_new_session=own) for own in (False, True)]
+        Path(os.environ["PIDS"]).write_text(
+            " ".join(str(pid) for pid in (os.getpid(), *(c.pid for c in children))) + "."
+        )
+        signal.pause()
     if fault == "hang":
         signal.pause()
     if fault == "memory":
@@ -44,6 +51,8 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}], start_new_session=True)"
         subprocess.run([sys.executable, "-c", start], check=True)
         signal.pause()
+    if fault == "too much at once":
+        bytearray(1 << 60)
     if fault == "exit":
         os._exit(3)
     if fault == "system exit":

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -59,7 +62,7 @@ def test_ways_of_one_step_and_of_two() -> None:
     [
         ("tflite", "tflite", "none", "it is TFLite already", "--quantize fp16 or int8"),
         ("onnx", "tflite", "dynamic", "no converter makes TFLite from ONNX with --quantize dynamic",
-         "--quantize none or --quantize fp16 or --quantize int8"),
+         "--quantize none or fp16 or int8"),
         ("torch", "keras", "none", "no converter makes Keras from unconverted PyTorch", "--to tflite or onnx"),
         ("tfjs", "onnx", "none", "no converter makes ONNX from TensorFlow.js", ""),
     ],
@@ -152,6 +155,54 @@ def test_no_network_for_an_environment(tmp_path: Path, monkeypatch: pytest.Monke
     assert notes == [f"the environment small (a test) takes 0.0 GB and about 4 min; it is made once, in {tmp_path}"]
     assert os.listdir(tmp_path) == ["small.lock"]
     assert "Connection refused" in caught.value.detail
+
+
+def test_no_room_while_an_environment_is_made(tmp_path: Path) -> None:
+    """The sentence says what it takes; nothing of it is left."""
+    small = Environment("small", "a test", ("pocketserve-no-such-package==1.0",), 10**6, 4)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))  # larger files cannot be written, as on a full disk
+    try:
+        with pytest.raises(
+            ConversionError, match=r"takes 0\.0 GB and about 4 min, and the disk became full; make room"
+        ):
+            ensure(small, tmp_path, no_progress, no_progress_note)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == ["small.lock"]
+
+
+MAKING = """
+import sys
+from pathlib import Path
+from pocketserve.convert import environments
+environments._interpreter = lambda environment: sys.argv[2]
+environments.ensure(environments.Environment("e", "a test", (), 1, 4), Path(sys.argv[1]), lambda *_: None, print)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_an_interrupted_environment(number: signal.Signals, tmp_path: Path) -> None:
+    """What makes it ends with the command; after signal 9, when the next one begins."""
+    python, folder, pid = tmp_path / "python", tmp_path / "environments", tmp_path / "pid"
+    python.write_text(f'#!/bin/sh\nmkdir -p "$3/lib"\necho $$ > {pid}.new\nmv {pid}.new {pid}\nexec sleep 600\n')
+    python.chmod(0o755)
+    command = [sys.executable, "-c", MAKING, folder, python]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdout=-1, stderr=-1, env=environment) as process:
+        deadline = time.monotonic() + 60
+        while not pid.exists():
+            assert process.poll() is None and time.monotonic() < deadline
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert not (folder / "e").exists()
+    huge = Environment("e", "a test", (), 10**18, 4)
+    with pytest.raises(ConversionError, match="are free in"):
+        ensure(huge, folder, no_progress, no_progress_note)
+    assert not (folder / "e").exists()
+    while Path("/proc", pid.read_text().strip()).exists():
+        assert time.monotonic() < deadline + 60
 
 
 def test_an_environment_of_other_versions_is_made_anew(tmp_path: Path) -> None:
@@ -290,7 +341,7 @@ def test_a_bare_file_is_not_hidden_by_half_a_folder(
     def fail(*paths: object) -> None:
         raise error
 
-    monkeypatch.setattr("pocketserve.convert.publish._place", fail)
+    monkeypatch.setattr("pocketserve.convert.publish.copy_result", fail)
     with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ConversionError):
         publish(scan(models)["bare"], "onnx", tmp_path / "result", NewVersion("new", "new.onnx"), {})
     assert sorted(os.listdir(models)) == ["bare.onnx", "digits"]
@@ -330,6 +381,80 @@ for _ in range(8):
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert set(names) <= set(read_manifest(models / model / "model.toml").versions)
     assert not list((models / model).glob(".*"))
+
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from pocketserve.convert.publish import NewVersion, publish, recover
+from pocketserve.repository.scan import scan
+
+good, model, result, folder = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
+
+def publish_once(entry):
+    new = NewVersion("new", "new.onnx", replaces="new" in entry.versions)
+    publish(entry, "onnx", result, new, {"tools": ["t 2"]}, listed="unlisted" not in sys.argv)
+
+def contents(models):
+    return {str(path.relative_to(models)): path.is_file() and path.read_bytes() for path in models.rglob("*")}
+
+def kill_at(entry, step):
+    left = [step]
+    def count(event, arguments):
+        if event == "open" or event.startswith(("os.", "shutil.")):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+    child = os.fork()
+    if child == 0:
+        sys.addaudithook(count)
+        publish_once(entry)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+whole = folder / "whole"
+shutil.copytree(good, whole)
+before = contents(whole)
+publish_once(scan(whole)[model])
+after, step, models = contents(whole), 0, folder / "models"
+while True:
+    step += 1
+    shutil.copytree(good, models)
+    if not kill_at(scan(models)[model], step):
+        break
+    recover(scan(models)[model])
+    left = contents(models)
+    if model == "bare" and left.get("bare") is False and len(left) == len(before) + 1:
+        del left["bare"]  # an empty folder hides nothing
+    assert left in (before, after), (step, left.keys())
+    publish_once(scan(models)[model])
+    assert contents(models) == after, (step, contents(models).keys())
+    shutil.rmtree(models)
+print(step)
+"""
+
+
+@pytest.mark.parametrize("case", ["new", "replaces", "a folder replaces", "bare", "unlisted"])
+def test_a_publication_that_is_killed_at_any_step(case: str, tmp_path: Path) -> None:
+    """The next one finds the version whole, or not at all, and nothing beside it."""
+    model, result, models = "bare" if case == "bare" else "digits", tmp_path / "result", tmp_path / "models"
+    (models / "digits").mkdir(parents=True)
+    shutil.copyfile(MODELS / "digits" / "digits.onnx", models / "digits" / "digits.onnx")
+    (models / "digits" / "model.toml").write_text('[versions.onnx]\nfile = "digits.onnx"\n')
+    shutil.copyfile(MODELS / "digits" / "digits.onnx", models / "bare.onnx")
+    file = result
+    if case == "a folder replaces":
+        result.mkdir()
+        file = result / "saved_model.pb"
+    if "replaces" in case:
+        file.write_bytes(b"old content")
+        publish(scan(models)["digits"], "onnx", result, NewVersion("new", "new.onnx"), {"tools": ["t 1"]})
+    file.write_bytes(b"new content")
+    words = [sys.executable, "-c", KILLED, models, model, result, tmp_path / "trial", case]
+    (tmp_path / "trial").mkdir()
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10  # steps were there to be killed at
 
 
 def test_a_result_that_is_a_folder(models: Path, tmp_path: Path) -> None:

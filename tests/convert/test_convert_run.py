@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import struct
@@ -13,6 +14,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,10 @@ from pocketserve.cli import main
 from pocketserve.compare.samples import DataSample, hash_samples
 from pocketserve.convert.converter import ConversionError, ConversionRequest, Converter
 from pocketserve.convert.process import Job, ProcessLimits, run_job
+from pocketserve.convert.publish import publish
 from pocketserve.convert.run import Conversion, ConversionSettings, ModelConverter
 from pocketserve.convert.sample_run import load_arrays
+from pocketserve.engine.device.processes import stat_fields
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.registry import format_named, missing_framework
@@ -148,6 +152,7 @@ FAULTS = {
     "refusal": r"^the operator odd::op of layer conv1 is unknown$",
     "exception": r"^RuntimeError: it is broken$",
     "full disk": r"^the disk became full while faulty wrote; make room",
+    "too much at once": r"^the model is too large for the memory that is free; convert it on a machine that has more$",
     "nothing": r"^faulty ended well, but wrote nothing$",
     "empty": r"^faulty ended well, but wrote nothing$",
     "not a model": r"^the result cannot be served: ",
@@ -234,14 +239,14 @@ def test_what_a_tool_has_started_ends_with_it(tmp_path: Path) -> None:
 
 def test_a_model_too_large_for_the_memory(convert: Convert) -> None:
     """The process is ended before the system is out of memory."""
-    with pytest.raises(ConversionError, match=r"^the model is too large for faulty here: it took more than 0\.3 GB"):
+    with pytest.raises(ConversionError, match=r"^the model is too large for faulty here: it took more than 315 MB"):
         convert("memory", quantize="fp16", limits=ProcessLimits(WAIT_S, 300 << 20))
 
 
 @pytest.mark.usefixtures("folder")
 def test_the_memory_of_children_counts(tmp_path: Path) -> None:
     """Also of those in sessions of their own, whose parent has ended."""
-    with pytest.raises(ConversionError, match=r"^the model is too large for faulty here: it took more than 0\.3 GB"):
+    with pytest.raises(ConversionError, match=r"^the model is too large for faulty here: it took more than 315 MB"):
         run_job(job_of("memory of a child", tmp_path), ProcessLimits(WAIT_S, 300 << 20))
 
 
@@ -251,7 +256,19 @@ def test_int8_needs_samples(convert: Convert) -> None:
         ConversionError, match="measures the ranges of numbers on samples, and there are none"
     ) as caught:
         convert(quantize="int8")
-    assert caught.value.nearest == "--quantize dynamic"
+    assert caught.value.nearest == "--quantize dynamic" and "petals/samples" in caught.value.message
+    with pytest.raises(ConversionError, match=r"there are none; give --samples FOLDER$"):
+        convert(model="bare", quantize="int8")  # a folder beside it would be that of all models
+
+
+def test_a_version_that_has_no_way(convert: Convert, folder: Path) -> None:
+    """The sentence names another one that has."""
+    shutil.copytree(MODELS / "digits/tfjs", folder / "petals/tfjs")
+    path = folder / "petals" / "model.toml"
+    path.write_text(path.read_text() + '\n[versions.tfjs]\nfile = "tfjs"\n')
+    with pytest.raises(ConversionError, match="no converter makes TFLite from TensorFlow") as caught:
+        convert(quantize="fp16", version="tfjs")
+    assert caught.value.nearest == "--version tflite"
 
 
 def test_samples_of_the_wrong_shape(convert: Convert, tmp_path: Path) -> None:
@@ -337,55 +354,111 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, folder: Path) -> None:
     assert titles == []
 
 
-def test_a_folder_that_cannot_be_written(convert: Convert, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence names it, and the manifest is as it was."""
+@contextmanager
+def full_disk(free: int) -> Iterator[None]:
+    """Have no file of this process, nor of those that it starts, become larger: such a write fails as a full disk's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("model", ["petals", "bare"])
+def test_no_room_for_the_new_version(
+    model: str, convert: Convert, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result is good, and the models folder full: all is as it was."""
     before = contents(folder)
 
-    def refuse(source: object, target: object) -> None:
-        raise OSError(28, "No space left on device", str(target))
+    def publish_on_a_full_disk(*arguments: Any, **options: Any) -> Path:
+        with full_disk(1 << 10):
+            return publish(*arguments, **options)
 
-    monkeypatch.setattr("pocketserve.convert.publish.shutil.copyfile", refuse)
-    with pytest.raises((ConversionError, OSError), match="No space left on device"):
+    monkeypatch.setattr("pocketserve.convert.run.publish", publish_on_a_full_disk)
+    with pytest.raises(ConversionError, match=rf"{model} cannot be written: File too large; make room and try again$"):
+        convert(model=model, quantize="fp16")
+    assert contents(folder) == before and sorted(os.listdir(folder)) == ["bare.tflite", "petals"]
+
+
+@pytest.mark.parametrize("free", [0, 100, 1 << 10])
+def test_no_room_for_the_work(free: int, convert: Convert, folder: Path) -> None:
+    """The state folder is full: not even the request of a process, or not the samples, or not the result fits in."""
+    before = contents(folder)
+    with full_disk(free), pytest.raises((ConversionError, OSError), match=r"disk became full|File too large"):
         convert(quantize="fp16")
     assert contents(folder) == before
 
 
 COMMAND = """
 import sys
-from pathlib import Path
+from pocketserve.cli import main
+from pocketserve.convert import run
 from pocketserve.convert.converter import Converter
-from pocketserve.convert.run import ConversionSettings, ModelConverter
-from pocketserve.repository.scan import scan
-from pocketserve.runtimes.registry import format_named, missing_framework
-models, state = Path(sys.argv[1]), Path(sys.argv[2])
-tool = Converter("faulty", ("tflite",), "tflite", "convert.faulty_tool", quantize=("fp16",))
-settings = ConversionSettings(models, state, quantize="fp16", options={"fault": "hang"})
-def tell(title, share):
-    if title.startswith("faulty"):
-        print(title, flush=True)
-converter = ModelConverter(scan(models)["petals"], settings, tell, print, [tool])
-try:
-    converter.convert("tflite")
-finally:
-    converter.close()
+run.converters = lambda: [Converter("faulty", ("tflite",), "tflite", "convert.faulty_tool", quantize=("fp16",))]
+words = ["convert", "petals", "--to", "tflite", "--quantize", "fp16", "--models-dir"]
+sys.exit(main([*words, *sys.argv[1:]]))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_run(number: int, folder: Path, tmp_path: Path, convert: Convert) -> None:
-    """The tool ends with the command, however that ends; nothing is left, or the next run removes it."""
-    before, state = contents(folder), tmp_path / "state"
-    command = [sys.executable, "-c", COMMAND, str(folder), str(state)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
-        assert process.stdout is not None and b"faulty" in process.stdout.readline()
+@contextmanager
+def command(folder: Path, fault: str, *options: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Run ``pocketserve convert`` with the faulty converter alone."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "FAULT": fault, **variables}
+    words = [sys.executable, "-c", COMMAND, str(folder), *options]
+    with subprocess.Popen(words, stdout=-1, stderr=-1, text=True, env=environment) as process:
+        yield process
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return stat_fields(pid)[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what another process does."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda n: n.name)
+def test_an_interrupted_run(number: signal.Signals, folder: Path, tmp_path: Path, convert: Convert) -> None:
+    """The tool and its children end with the command; after signal 9, at the latest when the next one begins."""
+    before, state, pids = contents(folder), tmp_path / "state", tmp_path / "pids"
+    with command(folder, "children hang", PIDS=str(pids)) as process:
+        wait_until(lambda: pids.exists() and pids.read_text().endswith("."))
+        tool, *children = map(int, pids.read_text().rstrip(".").split())
         process.send_signal(number)
-        process.communicate(timeout=WAIT_S)  # the tool holds the other end of no pipe of ours
-    assert process.returncode != 0
-    assert contents(folder) == before
-    if number == signal.SIGINT:
+        _, words = process.communicate(timeout=WAIT_S)
+    assert process.returncode == (-number if number == signal.SIGKILL else 1)
+    assert "Traceback" not in words and contents(folder) == before
+    wait_until(lambda: not is_alive(tool))
+    if number != signal.SIGKILL:
+        wait_until(lambda: not any(map(is_alive, children)))  # they were killed: only the system may be late
         assert not list(state.glob("convert-*"))
     convert(quantize="fp16")
+    wait_until(lambda: not any(map(is_alive, children)))
+
+
+def test_the_tools_own_words(folder: Path) -> None:
+    """They stand behind --debug alone; the sentence names the layer, and the way that works."""
+    assert command_words(folder, "refusal") == (
+        "pocketserve: the operator odd::op of layer conv1 is unknown; what works: --to onnx\n"
+    )
+    assert "a trace" in command_words(folder, "refusal", "--debug")
+
+
+def command_words(folder: Path, fault: str, *options: str) -> str:
+    """Return what a command that fails says, but for its progress."""
+    before = contents(folder)
+    with command(folder, fault, *options) as process:
+        _, words = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1 and contents(folder) == before
+    return "".join(line for line in words.splitlines(keepends=True) if not line.endswith("…\n"))
 
 
 def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,10 +22,9 @@ import numpy as np
 from pocketserve.cli import CommandError
 from pocketserve.cli.commands.bench import memory_of
 from pocketserve.cli.local import open_local
-from pocketserve.cli.parent_death import bind_to
 from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.compare.samples import facts_of
-from pocketserve.engine.device.processes import descendants_of, stat_fields
+from pocketserve.engine.device.processes import bind_to, descendants_of, stat_fields
 from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import Payload, Prediction, RawPayload, TensorPayload

@@ -119,7 +119,7 @@ class ModelCompressor(ModelConverter):
     def _sample_request(self) -> dict[str, Any]:
         return {"arrays": str(self._sets / "test.npz"), "rows": self._facts["rows"]}
 
-    def _judge(self, agreement: Agreement, reference: Reference, outputs: Path) -> list[str]:
+    def _judge(self, agreement: Agreement, reference: Reference, outputs: Path, nearest: str) -> list[str]:
         labels = load_labels(self._sets / "test.npz")
         before, after = (
             score_answers(next(iter(load_arrays(path).values())), labels) for path in (reference.outputs, outputs)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pocketserve import system
 from pocketserve.convert.converter import ConversionError
-from pocketserve.convert.process import NO_ROOM
+from pocketserve.convert.process import NO_ROOM, end_abandoned
 from pocketserve.engine.device.processes import end_session
 from pocketserve.messages import excerpt
 from pocketserve.state.folder_lock import remove_tree
@@ -169,7 +169,7 @@ def ensure(environment: Environment, folder: Path, tell: Tell, note: Note) -> Pa
         with _alone(folder / f"{environment.name}.lock", tell):
             if (python := python_of(environment, folder)) is not None:  # another command has made it meanwhile
                 return python
-            remove_tree(folder / environment.name)  # what an interrupted command left
+            _remove_rest(folder / environment.name)
             _check_room(environment, folder)
             note(f"{describe(environment)}; it is made once, in {folder}")
             return _make(environment, folder, interpreter, tell)
@@ -208,6 +208,13 @@ def _alone(path: Path, tell: Tell) -> Iterator[None]:
         yield
 
 
+def _remove_rest(home: Path) -> None:
+    """Remove what an interrupted command has left of an environment, and end what still makes it."""
+    for _ in range(2):  # the second time, nothing writes there any more
+        remove_tree(home)
+        end_abandoned(home)
+
+
 def _check_room(environment: Environment, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < environment.disk + SPARE_BYTES:
@@ -221,7 +228,9 @@ def _make(environment: Environment, folder: Path, interpreter: str, tell: Tell) 
     home = folder / environment.name
     python = home / "bin" / "python"
     try:
-        _run([interpreter, "-m", "venv", str(home)], environment, folder, tell)
+        _run([interpreter, "-m", "venv", "--without-pip", str(home)], environment, folder, tell)
+        # Not by venv, which keeps to itself what is wrong.
+        _run([str(python), "-Im", "ensurepip", "--default-pip"], environment, folder, tell)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
         pip += ["--retries", "2", "--progress-bar", "off", "--cache-dir", str(home / "cache")]
         _run([*pip, *environment.requirements], environment, folder, tell)
@@ -283,6 +292,9 @@ def _failure(environment: Environment, text: str, *, timed_out: bool) -> Convers
         return ConversionError(sentence, detail=text)
     if any(words in text for words in NO_ROOM):
         sentence = f"{describe(environment)}, and the disk became full; make room and try again"
+        return ConversionError(sentence, detail=text)
+    if "No module named ensurepip" in text:
+        sentence = f"the environment {name} needs Python's ensurepip, which is missing; on Debian, install python3-venv"
         return ConversionError(sentence, detail=text)
     if _NO_NETWORK.search(text):
         return ConversionError(

@@ -60,6 +60,14 @@ def plans_for(format: str, kind: str, quantize: str, converters: Sequence[Conver
     return plans
 
 
+def milder_mode(format: str, kind: str, quantize: str, converters: Sequence[Converter]) -> str:
+    """Return the option of the mode that loses less, needs no samples and has a way; empty where there is none."""
+    modes = ("fp16", "dynamic", "none") if quantize == "int16x8" else ("dynamic", "fp16", "none")
+    milder = modes[modes.index(quantize) + 1 :] if quantize in modes else modes
+    return next((f"--quantize {mode}" for mode in milder
+                 if (format, mode) != (kind, "none") and _reaches(format, kind, mode, converters)), "")  # fmt: skip
+
+
 def _direct(format: str, kind: str, quantize: str, converters: Sequence[Converter]) -> list[Plan]:
     return [
         (Step(converter, format, quantize),)
@@ -76,7 +84,7 @@ def _refusal(format: str, kind: str, quantize: str, converters: Sequence[Convert
         return ConversionError(f"it is {target} already", nearest=nearest)
     if modes:
         message = f"no converter makes {target} from {source} with --quantize {quantize}"
-        return ConversionError(message, nearest=" or ".join(f"--quantize {mode}" for mode in modes))
+        return ConversionError(message, nearest=f"--quantize {' or '.join(modes)}")
     kinds = [other for other in KINDS if other not in (kind, format) and _reaches(format, other, quantize, converters)]
     nearest = f"--to {' or '.join(kinds)}" if kinds else ""
     return ConversionError(f"no converter makes {target} from {source}", nearest=nearest)

@@ -22,7 +22,7 @@ import pocketserve_wire
 from pocketserve.convert.converter import ConversionError
 from pocketserve.convert.tool_process import RESULT_NAME
 from pocketserve.engine.device.cores import available_memory
-from pocketserve.engine.device.processes import descendants_of, end_session, signal_name, stat_fields
+from pocketserve.engine.device.processes import all_processes, descendants_of, end_session, signal_name, stat_fields
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 
@@ -57,7 +57,7 @@ class Job(NamedTuple):
     """Work for a process.
 
     Attributes:
-        title: completes "the converter …" in errors, such as ``litert-torch``.
+        title: begins sentences on its end, such as ``litert-torch``, or "the run of onnx".
         python: of the environment; :data:`sys.executable` is the server's own.
         module: runs with ``-m`` and is given the request's path.
         request: what it reads, written as JSON.
@@ -131,10 +131,9 @@ def _watch(process: subprocess.Popen[bytes], job: Job, limits: ProcessLimits, ti
         if time.monotonic() > deadline:
             return f"{job.title} did not finish within {limits.seconds:g} s; --timeout gives it more"
         if resident_bytes(process.pid) > memory:
-            return (
-                f"the model is too large for {job.title} here: it took more than {memory / 1e9:.1f} GB of memory; "
-                "convert it on a machine that has more"
-            )
+            way = "--memory gives it more" if limits.memory else "convert it on a machine that has more"
+            reason = f"it took more than {memory / 1e6:,.0f} MB of memory"
+            return f"the model is too large for {job.title} here: {reason}; {way}"
 
 
 def _tick(log: Path, tick: Callable[[], None]) -> None:
@@ -154,6 +153,23 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for descendant in descendants:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(descendant, signal.SIGKILL)
+
+
+def end_abandoned(folder: Path, prefix: str = "") -> None:
+    """End what the processes of a command that was ended by signal 9 have left running.
+
+    They are known by their folder for temporary files, which children inherit.
+
+    Args:
+        folder: what was in it is gone, by the names that begin with ``prefix``; what is there still belongs to others.
+    """
+    start = os.fsencode(folder.resolve() / prefix)
+    for process in all_processes():
+        with suppress(OSError):
+            variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            place = next((v.removeprefix(b"TMPDIR=") for v in variables if v.startswith(b"TMPDIR=" + start)), None)
+            if place is not None and not os.path.exists(place):
+                os.kill(process, signal.SIGKILL)
 
 
 def resident_bytes(pid: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import json
 import os
 import shutil
 import tempfile
@@ -14,17 +15,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve.convert.converter import KINDS, ConversionError
+from pocketserve.convert.staging import copy_result
 from pocketserve.messages import excerpt
 from pocketserve.repository.files import version_files
-from pocketserve.repository.manifest import is_valid_name
+from pocketserve.repository.manifest import FILE_NAME, is_valid_name, read_manifest
 from pocketserve.repository.manifest_edit import Document, declare_versions, edit_manifest
 from pocketserve.repository.scan import ModelEntry
 from pocketserve.repository.toml_table import ManifestError
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.state.folder_lock import acquire_lock, remove_tree
+from pocketserve.state.folder_lock import PARTIAL_SUFFIX, acquire_lock, remove_tree
 
 PARTIAL_PREFIX = ".pocketserve-convert-"
-"""What the names of half-copied results begin with; names with a dot in front are no models."""
+"""What the names of files begin with that are there during a publication; names with a dot in front are no models."""
+
+JOURNAL = f"{PARTIAL_PREFIX}journal"
+"""The file that says what is published, until it is: whoever comes after an interruption takes it back."""
 
 MAX_FILE_NAME_BYTES = 255
 
@@ -145,23 +150,91 @@ def _publish(
     *,
     listed: bool,
 ) -> Path:
+    _take_back(home)
+    target, copied, old = _places(home, new.file)
     is_new = not any(home.iterdir())
-    placed: _Undo | None = None
+    journal = {"version": new.name, "file": new.file, "replaces": target.exists(), "folder": is_new}
+    journal["provenance"] = provenance if listed else None
     try:
+        (home / JOURNAL).write_text(json.dumps(journal), encoding="utf-8")
         if home != entry.folder:
             _adopt(entry, home)
-        placed = _place(result, home / new.file)
+        copy_result(result, copied)
+        if copied.is_file():
+            with copied.open("rb") as file:
+                os.fsync(file.fileno())
+        if target.exists():
+            os.replace(target, old)
+        os.replace(copied, target)
         if listed:
             edit_manifest(home, lambda document: _add_version(document, entry, source, new, provenance))
     except BaseException:  # also Ctrl-C: half a folder would hide the bare file
-        if placed is not None:
-            placed()
-        if is_new:
-            remove_tree(home)
+        _take_back(home)
         raise
-    if placed.before is not None:
-        _remove(placed.before)
-    return placed.target
+    _remove(old)
+    (home / JOURNAL).unlink()
+    return target
+
+
+def recover(entry: ModelEntry) -> bool:
+    """Take back, or end, what a command that was ended while it published has left; return whether there was any."""
+    home = model_folder(entry)
+    if not (home / JOURNAL).is_file():
+        return False
+    try:
+        with _alone(home):
+            _take_back(home)
+    except OSError as error:
+        raise _unwritable(home, error) from None
+    return True
+
+
+def _places(home: Path, file: str) -> tuple[Path, Path, Path]:
+    """Return where a result goes, where it is copied to before, and where what it replaces waits."""
+    target = home / file
+    return target, target.with_name(f"{PARTIAL_PREFIX}copy"), target.with_name(f"{PARTIAL_PREFIX}old")
+
+
+def _take_back(home: Path) -> None:
+    """Undo the publication that the journal tells of, or end it where the manifest has the new version already.
+
+    It may be interrupted itself: each step leaves what the next one needs to go on.
+    """
+    try:
+        journal = json.loads((home / JOURNAL).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError:  # it is half written: nothing else has happened
+        (home / JOURNAL).unlink()
+        return
+    target, copied, old = _places(home, journal["file"])
+    is_done = target.exists() and _is_listed(home, journal)
+    if journal["folder"] and not is_done:
+        remove_tree(home)
+        return
+    for partial in (copied, *home.glob(f".{FILE_NAME}.*{PARTIAL_SUFFIX}")):
+        _remove(partial)
+    if is_done:
+        _remove(old)
+    elif not journal["replaces"]:
+        _remove(target)
+    elif old.exists():
+        _remove(target)
+        os.replace(old, target)
+    (home / JOURNAL).unlink()
+
+
+def _is_listed(home: Path, journal: Mapping[str, Any]) -> bool:
+    """Return whether the manifest has the version of a journal: of one that replaces another, with its provenance."""
+    if journal["provenance"] is None:
+        return False
+    try:
+        version = read_manifest(home / FILE_NAME).versions.get(journal["version"])
+    except ManifestError:
+        return False
+    if version is None or version.file != journal["file"]:
+        return False
+    return not journal["replaces"] or dict(version.provenance) == journal["provenance"]
 
 
 @contextmanager
@@ -201,41 +274,6 @@ def _adopt(entry: ModelEntry, home: Path) -> None:
                 os.link(file, target)
             except OSError:
                 shutil.copy2(file, target)
-
-
-class _Undo(NamedTuple):
-    target: Path
-    before: Path | None
-
-    def __call__(self) -> None:
-        """Put what was there before into its place again."""
-        _remove(self.target)
-        if self.before is not None:
-            os.replace(self.before, self.target)
-
-
-def _place(result: Path, target: Path) -> _Undo:
-    """Copy a file or folder under a temporary name, and give it its own in one step; return what takes that back."""
-    for stale in target.parent.glob(f"{PARTIAL_PREFIX}*"):  # of an interrupted run
-        _remove(stale)
-    partial = target.with_name(f"{PARTIAL_PREFIX}{os.urandom(8).hex()}")
-    before = target.with_name(f"{PARTIAL_PREFIX}{os.urandom(8).hex()}") if target.exists() else None
-    try:
-        if result.is_dir():
-            shutil.copytree(result, partial)
-        else:
-            shutil.copyfile(result, partial)
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-        if before is not None:
-            os.replace(target, before)
-        os.replace(partial, target)
-    except BaseException:
-        _remove(partial)
-        if before is not None and before.exists():
-            os.replace(before, target)
-        raise
-    return _Undo(target, before)
 
 
 def _remove(path: Path) -> None:

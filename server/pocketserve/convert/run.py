@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,14 +24,14 @@ from pocketserve.convert.converter import (
     SourceTensor,
 )
 from pocketserve.convert.environments import ENVIRONMENTS, Note, Tell, ensure, environments_folder, python_of
-from pocketserve.convert.plan import SOURCE_ORDER, Plan, Step, environment_of, plans_for
-from pocketserve.convert.process import Job, LimitError, ProcessLimits, run_job
-from pocketserve.convert.publish import NewVersion, check_writable, choose_name, publish
+from pocketserve.convert.plan import SOURCE_ORDER, Plan, Step, environment_of, milder_mode, plans_for
+from pocketserve.convert.process import Job, LimitError, ProcessLimits, end_abandoned, run_job
+from pocketserve.convert.publish import NewVersion, check_writable, choose_name, publish, recover
 from pocketserve.convert.registry import converters
 from pocketserve.convert.sample_run import load_arrays
 from pocketserve.convert.samples import FOLDER
 from pocketserve.convert.staging import stage
-from pocketserve.repository.files import content_digest
+from pocketserve.repository.files import content_digest, file_bytes
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import ModelFormat
@@ -124,7 +126,10 @@ class ModelConverter:
         self._entry, self._settings, self._tell, self._note = entry, settings, tell, note
         self._tools = converters() if tools is None else tools
         self._references: dict[str, Reference] = {}
+        if recover(entry):
+            self._entry = scan(settings.models_dir)[entry.name]
         sweep(settings.state_dir, WORK_PREFIX)
+        end_abandoned(settings.state_dir, WORK_PREFIX)
         with locked(settings.state_dir):
             self._work = WorkFolder(settings.state_dir, WORK_PREFIX)
         self._runs = 0
@@ -148,7 +153,7 @@ class ModelConverter:
         _check_runs_here(kind)
         trusted = _trusted_code(self._entry, source, self._settings.state_dir)
         new = choose_name(self._entry, source.name, kind, self._settings.quantize, self._settings.name)
-        self._check_samples(plans[0])
+        self._check_samples(source, plans[0])
         check_writable(self._entry)
         self._reference(source, self._python(plans[0][0].converter))  # an original that fails does so for all ways
         ready = [plan for plan in plans[1:] if all(self._is_ready(step.converter) for step in plan)]
@@ -173,7 +178,10 @@ class ModelConverter:
         entry, quantize = self._entry, self._settings.quantize
         if self._settings.version is not None:
             version = entry.versions[self._settings.version]
-            return version, plans_for(version.format.name, kind, quantize, self._tools)
+            try:
+                return version, plans_for(version.format.name, kind, quantize, self._tools)
+            except ConversionError as error:
+                raise ConversionError(error.message, nearest=error.nearest or self._other_version(kind)) from None
         choices: list[tuple[VersionEntry, list[Plan]]] = []
         refusals: list[ConversionError] = []
         for version in _originals(entry):
@@ -184,6 +192,14 @@ class ModelConverter:
         if not choices:
             raise refusals[0] if refusals else ConversionError("the model has no version that can be read")
         return min(choices, key=lambda choice: (*self._flaws(choice[0], choice[1][0]), *self._cost(choice[1][0])))
+
+    def _other_version(self, kind: str) -> str:
+        """Return the option of a version that has a way to a kind; empty where there is none."""
+        for version in _originals(self._entry):
+            with suppress(ConversionError):
+                plans_for(version.format.name, kind, self._settings.quantize, self._tools)
+                return f"--version {version.name}"
+        return ""
 
     def _flaws(self, version: VersionEntry, plan: Plan) -> tuple[bool, bool]:
         """Return whether nothing at hand could run a version for its answers, and whether it is quantised already."""
@@ -198,13 +214,18 @@ class ModelConverter:
         """Return what a way costs: gigabytes for an environment first, then its steps."""
         return not all(self._is_ready(step.converter) for step in plan), len(plan)
 
-    def _check_samples(self, plan: Plan) -> None:
+    def _milder(self, source: VersionEntry, kind: str) -> str:
+        return milder_mode(source.format.name, kind, self._settings.quantize, self._tools)
+
+    def _check_samples(self, source: VersionEntry, plan: Plan) -> None:
         for step in plan:
             if step.quantize in step.converter.needs_samples and self._data() is None:
+                own = self._entry.folder.name == self._entry.name  # else the folder has other models, too
+                place = f", or put some into {self._entry.folder / FOLDER}" if own else ""
                 raise ConversionError(
                     f"--quantize {step.quantize} measures the ranges of numbers on samples, and there are none; give "
-                    f"--samples FOLDER, or put some into {self._entry.folder / FOLDER}",
-                    nearest="--quantize dynamic",
+                    f"--samples FOLDER{place}",
+                    nearest=self._milder(source, plan[-1].converter.kind),
                 )
 
     def _data(self) -> Path | None:
@@ -296,7 +317,7 @@ class ModelConverter:
             return self._references[source.name]
         folder = self._folder()
         document = {**self._place_of(source), **self._sample_request()}
-        facts = self._run_samples(f"running {source.name}", source.format, python, document, folder)
+        facts = self._run_samples(f"version {source.name}", source.format, python, document, folder)
         reference = Reference(facts, folder / "inputs.npz", folder / "outputs.npz")
         for number, reason in enumerate(facts["skipped"][:MAX_REASONS], 1):
             self._note(
@@ -315,7 +336,7 @@ class ModelConverter:
         return {"data": str(data.absolute()) if data is not None else ""}
 
     def _run_samples(
-        self, title: str, format: ModelFormat, python: Path, document: Mapping[str, Any], folder: Path
+        self, version: str, format: ModelFormat, python: Path, document: Mapping[str, Any], folder: Path
     ) -> Mapping[str, Any]:
         missing = missing_framework(format)
         if missing is None:
@@ -323,8 +344,8 @@ class ModelConverter:
         elif python == Path(sys.executable):
             raise ConversionError(missing)
         request = {**document, "folder": str(folder)}
-        job = Job(title, python, "pocketserve.convert.sample_run", request, folder)
-        return run_job(job, self._settings.limits, lambda: self._tell(title, 0.0))
+        job = Job(f"the run of {version}", python, "pocketserve.convert.sample_run", request, folder)
+        return run_job(job, self._settings.limits, lambda: self._tell(f"running {version}", 0.0))
 
     def _verify(
         self,
@@ -354,7 +375,7 @@ class ModelConverter:
             "layouts": {name: layout for outcome in outcomes for name, layout in outcome.layouts.items()},
         }
         try:
-            facts = self._run_samples(f"checking {format.name}", format, python, document, folder)
+            facts = self._run_samples(f"the new {format.name} version", format, python, document, folder)
         except ConversionError as error:
             raise ConversionError(f"the result cannot be served: {error.message}", detail=error.detail) from None
         agreement = verify.compare_outputs(
@@ -364,15 +385,20 @@ class ModelConverter:
             int(facts["count"]),
             random=bool(reference.facts["random"]),
         )
-        return facts, agreement, self._judge(agreement, reference, folder / "outputs.npz")
+        return (
+            facts,
+            agreement,
+            self._judge(agreement, reference, folder / "outputs.npz", self._milder(source, format.name)),
+        )
 
-    def _judge(self, agreement: verify.Agreement, reference: Reference, outputs: Path) -> list[str]:
+    def _judge(self, agreement: verify.Agreement, reference: Reference, outputs: Path, nearest: str) -> list[str]:
         """Refuse a result that is not what the original is; return sentences on what is left open.
 
         Args:
             outputs: the result's, on the reference's inputs.
+            nearest: what may work instead.
         """
-        verify.check_agreement(agreement, self._settings.quantize)
+        verify.check_agreement(agreement, self._settings.quantize, nearest)
         return verify.doubts(agreement, self._settings.quantize)
 
     def _measured(self) -> dict[str, Any]:
@@ -478,8 +504,6 @@ def _tensors(values: Sequence[Mapping[str, Any]]) -> tuple[SourceTensor, ...]:
 
 def _next_request(before: ConversionRequest, step: Step, output: Path, reference: Reference) -> ConversionRequest:
     """Return the request of a step: it reads what the step before it has written."""
-    import dataclasses
-
     is_first = before.output == before.source
     return dataclasses.replace(
         before,
@@ -511,8 +535,6 @@ def _conversion(
     outcomes: Sequence[ConversionOutcome],
     reference: Reference,
 ) -> Conversion:
-    from pocketserve.repository.files import file_bytes
-
     kind = plan[-1].converter.kind
     layouts = (f"its input {n!r} is {layout} now" for outcome in outcomes for n, layout in outcome.layouts.items())
     notes = (*(note for outcome in outcomes for note in outcome.notes), *layouts)

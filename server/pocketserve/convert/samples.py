@@ -16,8 +16,8 @@ from pocketserve.formats.zip_archives import members, read_member
 from pocketserve.messages import excerpt, plural
 from pocketserve.tasks.arrays import read_npy
 from pocketserve.tasks.base import Arrays
-from pocketserve.tensors import Array, TensorSpec
-from pocketserve_wire import DATATYPES, ApiError
+from pocketserve.tensors import Array, TensorSpec, random_array
+from pocketserve_wire import ApiError
 
 FOLDER = "samples"
 """In a model's folder: its samples where the command names none."""
@@ -96,18 +96,13 @@ def random_samples(model: LoadedModel) -> Samples:
             "the model does not tell what it takes, so nothing can be made up to compare outputs on; give --samples, "
             "or declare [[inputs]] in model.toml"
         )
-    runs = [{spec.name: _random_array(spec, random) for spec in specs} for _ in range(RANDOM_SAMPLES)]
+    runs = [{spec.name: random_array(_plain_numbers(spec), random) for spec in specs} for _ in range(RANDOM_SAMPLES)]
     return _stacked(model, runs, [])._replace(random=True)
 
 
-def _random_array(spec: TensorSpec, random: np.random.Generator) -> Array:
-    shape = tuple(max(1, size) for size in spec.shape)
-    if spec.datatype == "BYTES":
-        return np.full(shape, b"word", dtype=object)
-    dtype = np.dtype(DATATYPES[spec.datatype].typestr)
-    if dtype.kind == "f" or spec.quantization is not None:
-        return random.random(shape, np.float32).astype(dtype if dtype.kind == "f" else np.float32)
-    return random.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)  # small indices are always good
+def _plain_numbers(spec: TensorSpec) -> TensorSpec:
+    """Return a spec of what a request sends: real numbers also where the file stores integers for them."""
+    return spec if spec.quantization is None else spec._replace(datatype="FP32")
 
 
 def _runs_of(model: LoadedModel, sample: DataSample) -> list[Arrays]:

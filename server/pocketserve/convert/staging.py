@@ -42,10 +42,7 @@ def stage(
     own_state.mkdir(mode=0o700)
     _copy_sides(entry, source, home)
     target = home / result.name
-    if result.is_dir():
-        shutil.copytree(result, target)
-    else:
-        shutil.copyfile(result, target)
+    copy_result(result, target)
     _write_manifest(entry, home, format.name, result.name)
     staged = scan(models_dir)[entry.name]
     version = staged.versions.get(format.name)
@@ -54,6 +51,14 @@ def stage(
         raise ConversionError(f"the result is {staged.problem or fault}, and no {format.name} file")
     _consent(entry, source, staged, version, own_state, state_dir)
     return Staged(models_dir, version.name, own_state)
+
+
+def copy_result(result: Path, target: Path) -> None:
+    """Copy a result, which is a file or a folder."""
+    if result.is_dir():
+        shutil.copytree(result, target)
+    else:
+        shutil.copyfile(result, target)
 
 
 def _copy_sides(entry: ModelEntry, source: VersionEntry, home: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from pocketserve.compare.statistics import wilson
 from pocketserve.convert.converter import ConversionError
 from pocketserve.tensors import Array
 
@@ -128,18 +128,21 @@ def _same_class(first: Array, second: Array) -> float | None:
     return float(np.mean(a.argmax(axis=1) == b.argmax(axis=1)))
 
 
-def check_agreement(agreement: Agreement, quantize: str) -> None:
+def check_agreement(agreement: Agreement, quantize: str, nearest: str = "") -> None:
     """Refuse a result that differs more than is accepted for its quantisation.
+
+    Args:
+        nearest: what may work instead.
 
     Raises:
         ConversionError: the sentence has the difference and the bound.
     """
     bound = BOUNDS[quantize]
-    if agreement.same_class is not None and _upper(agreement.same_class, agreement.samples) < bound.agreement:
+    if _certainly_below(agreement.same_class, agreement.samples, bound.agreement):
         raise ConversionError(
             f"the result answers otherwise than the original: {agreement.same_class:.0%} of {agreement.samples} "
             f"samples have the same best class, which is too few for {bound.agreement:.0%} of all",
-            nearest=_nearest(quantize),
+            nearest=nearest,
         )
     by_class = agreement.same_class is not None and quantize in BY_CLASS
     accepted = MAX_ERROR_BY_CLASS if by_class else bound.error
@@ -147,8 +150,14 @@ def check_agreement(agreement: Agreement, quantize: str) -> None:
         raise ConversionError(
             f"the result answers otherwise than the original: its outputs differ by {agreement.error:.2g} of their "
             f"size, and at most {accepted:g} is accepted",
-            nearest=_nearest(quantize),
+            nearest=nearest,
         )
+
+
+def _certainly_below(share: float | None, number: int, bound: float) -> bool:
+    """Return whether a share of all lies below a bound, with 95 % confidence: of few samples, one differs by chance."""
+    high = None if share is None else wilson(round(share * number), number).high
+    return high is not None and high < bound
 
 
 def doubts(agreement: Agreement, quantize: str) -> list[str]:
@@ -160,16 +169,3 @@ def doubts(agreement: Agreement, quantize: str) -> list[str]:
         f"only {share:.0%} of {agreement.samples} samples have the same best class, which may be chance or a loss "
         f"({bound:.0%} is wanted); more --samples, or pocketserve compare with labelled --data, can tell"
     ]
-
-
-def _upper(share: float, count: int) -> float:
-    """Return the upper end of a share's interval of 95 % (Wilson's): of few samples, one may differ by chance."""
-    z2 = 1.96**2
-    centre = share + z2 / (2 * count)
-    half = 1.96 * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
-    return (centre + half) / (1 + z2 / count)
-
-
-def _nearest(quantize: str) -> str:
-    """Return the quantisation that loses less."""
-    return {"int8": "--quantize dynamic", "int16x8": "--quantize fp16", "dynamic": "--quantize fp16"}.get(quantize, "")

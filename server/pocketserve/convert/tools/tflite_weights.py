@@ -193,13 +193,13 @@ def _stored(weight: _Weight, datatype: int) -> _Stored | None:
 
 def _unshare(model: FlatNode) -> None:
     """Give each tensor and buffer a table of its own: some writers have alike ones share one, which is changed here."""
-    seen: set[int] = set()
+    tables: set[int] = set()
     graphs = {id(graph): graph for graph in model.nodes(2)}.values()
     for nodes in (*(graph.nodes(0) for graph in graphs), model.nodes(4)):
         for place, node in enumerate(nodes):
-            if id(node) in seen:
+            if id(node) in tables:
                 nodes[place] = node.copy()
-            seen.add(id(node))
+            tables.add(id(node))
 
 
 def _quantization(scales: Array, axis: int) -> FlatNode:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import subprocess
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def stat_fields(pid: int) -> list[str]:
@@ -48,6 +51,24 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
     except (ProcessLookupError, PermissionError):
         process.kill()
     process.wait()
+
+
+def bind_to(parent: int, *, adopt: bool = False) -> bool:
+    """End this process when the thread that started it ends; False if it has ended already.
+
+    Where the system knows no such thing (it is Linux's, and so Android's), nothing happens.
+
+    Args:
+        adopt: become the parent of what its children leave behind, so that it is still among its descendants.
+    """
+    import ctypes  # late: a server starts without it
+
+    prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform in ("linux", "android") else None
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if adopt:
+            prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return os.getppid() == parent
 
 
 def signal_name(exit_code: int) -> str:
