@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -266,6 +267,7 @@ def run(options: argparse.Namespace) -> int:
             listed = json.loads(run_builder(library, "list"))
             results.add_architectures(Architecture(library, **item) for item in listed)
     chosen = [item for item in results.architectures if not options.only or re.fullmatch(options.only, item.name)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was begun is ended and removed
     with tempfile.TemporaryDirectory(prefix="zoo-", dir=options.folder) as work:
         os.environ[STATE_VARIABLE] = f"{work}/state"  # of the comparisons, too
         stop = _stop_time(options.stop)

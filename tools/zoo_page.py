@@ -35,10 +35,13 @@ def _summary(results: Results) -> str:
     pairs = sum(path.library == item.library for path in PATHS for item in results.architectures)
     open_pairs = pairs - len(results.conversions)
     text = (
-        f"Of {len(results.architectures)} architectures, {len(tried)} were converted by at least one path. Of "
-        f"{pairs:,} pairs of an architecture and a path, {len(results.conversions):,} are measured, and "
-        f"{open_pairs:,} are not measured yet.\n\n"
+        f"Of {len(results.architectures)} architectures, {len(tried)} were tried by at least one path. "
+        f"Of {pairs:,} pairs of an architecture and a path,\n"
+        f"{len(results.conversions):,} are measured, and {open_pairs:,} are not yet."
     )
+    if open_pairs:
+        text += " The smallest architectures come first: a share of success is\nthat of the measured ones, not of all."
+    text += "\n\n"
     head = ("path", "success", "ok", "refused", "failed", "not measured", "largest difference", "same class", "time")
     return "## By path\n\n" + text + _table(head, rows)
 
@@ -52,7 +55,7 @@ def _summary_row(path: ConversionPath, results: Results) -> list[str]:
     ratios = [result / original for original, result in (line["p50_ms"] for line in good if line.get("p50_ms"))]
     return [
         title_of(path),
-        f"{counts['ok'] / len(lines):.0%}" if lines else "",
+        f"{counts['ok'] / len(lines):.0%} of {len(lines)}" if lines else "",
         *(str(counts[state]) for state in STATES),
         str(len(names) - len(lines)),
         f"{max(line['error'] for line in good):.1e} (bound {BOUNDS[path.quantize].error:g})" if good else "",
