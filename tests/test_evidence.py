@@ -158,12 +158,10 @@ def test_converting_gains_where_it_is_faster_and_no_larger() -> None:
     assert [(f.what, f.value, f.holds) for f in found] == [("ptl", 2.0, False), ("tflite", 4.0, True)]
 
 
-def test_what_may_be_chance_is_no_gain() -> None:
-    """Of a few turns there is no interval."""
+def test_what_cannot_be_told_from_chance_judges_nothing() -> None:
+    """Of a few turns there is no interval; the claim is not measured then, rather than refuted."""
     few = {name: {**facts, "turn_medians_ms": facts["turn_medians_ms"][:2]} for name, facts in DIGITS.items()}
-    found = findings_of("gain", Evidence({}, [comparison("desktop", "digits", few)]))
-    assert [f.holds for f in found] == [False, False]
-    assert "no interval" in found[0].text
+    assert not findings_of("gain", Evidence({}, [comparison("desktop", "digits", few)]))
 
 
 @pytest.mark.parametrize(("ptl", "holds"), [(4.0, True), (1.0, False)])

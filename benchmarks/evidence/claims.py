@@ -232,10 +232,11 @@ def _converting_gains(evidence: Evidence) -> Iterator[Finding]:
             if "-" in version or version in ("torch", "keras"):
                 continue
             ratio = speed(versions, version, base)
+            if ratio.low is None:  # too few turns to tell a gain from chance: evidence for neither side
+                continue
             share = versions[version]["file_bytes"] / versions[base]["file_bytes"]
             text = f"{times(ratio)} as fast, {share:.2f} of the file"
-            faster = ratio.low is not None and ratio.low > 1
-            yield Finding(model, machine, version, ratio.value, text, faster and share <= 1)
+            yield Finding(model, machine, version, ratio.value, text, ratio.low > 1 and share <= 1)
 
 
 def _one_path(evidence: Evidence) -> Iterator[Finding]:
