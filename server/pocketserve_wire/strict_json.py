@@ -63,7 +63,7 @@ def depth_of(raw: bytes) -> int:
     marks = raw.translate(None, _ALL_BUT_MARKS).replace(b'""', b"")
     if b'"' in marks:
         marks = _STRING.sub(b"", marks)
-    return max(accumulate(memoryview(marks.translate(_STEPS)).cast("b")), default=0)
+    return max(accumulate(memoryview(marks.translate(_STEPS)).cast("b"), initial=0))
 
 
 def excess_of(raw: bytes) -> str:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pocketserve_wire.strict_json import depth_of
@@ -33,6 +33,7 @@ def test_it_is_as_deep_as_what_the_parser_makes(value: Any, ascii_only: bool, in
 
 
 @given(VALUES, st.integers(0, 20), st.binary(max_size=20))
+@example(None, 0, b"]")
 def test_what_stands_before_a_fault_is_counted(value: Any, levels: int, rest: bytes) -> None:
     """A parser that reads from the left is at least as deep there before it finds out."""
     start = b"[" * levels + json.dumps(value).encode()
