@@ -78,7 +78,6 @@ def served_model(document: Mapping[str, Any]) -> Iterator[tuple[Service, ModelEn
     Raises:
         ConversionError: it cannot be loaded; or what a request in the block was refused for.
     """
-    logging.disable(logging.WARNING)
     # Not used; but its default asks a package for the place, which a converter's environment does not have.
     settings = {"token_file": Path(document["state_dir"]) / "token", "keep_alive": 0.0}
     settings |= {"models_dir": document["models_dir"], "state_dir": document["state_dir"]}
@@ -166,4 +165,5 @@ def _answer(service: Service, name: str, version: str, inputs: Mapping[str, Arra
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # a fault is in the report
     sys.exit(report(Path(sys.argv[1]), run_samples))
