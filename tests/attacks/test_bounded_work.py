@@ -185,11 +185,11 @@ def test_a_table_has_as_many_rows_as_json_as_in_csv(server: Server) -> None:
 def test_calls_that_wait_for_a_scan_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scans, begun, go_on = [], threading.Event(), threading.Event()
 
-    def slow(root: Path) -> Models:
+    def slow(root: Path, only: Path | None) -> Models:
         scans.append(root)
         begun.set()
         assert go_on.wait(30)
-        return scan(root)
+        return scan(root, only)
 
     repository = Repository(tmp_path)
     monkeypatch.setattr(repositories, "scan", slow)

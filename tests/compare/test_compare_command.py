@@ -34,7 +34,7 @@ VERSIONS = ("--versions", "tflite,tflite-int8")
 def compare(*words: object, fails: bool = False) -> str:
     """Run the command; returns what it printed to standard output, or to standard error where it fails."""
     command = [sys.executable, "-m", "pocketserve", "compare", *map(str, words)]
-    surroundings = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE)}
+    surroundings = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), "COLUMNS": "200"}
     done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == int(fails), done.stdout + done.stderr
     return done.stderr if fails else done.stdout

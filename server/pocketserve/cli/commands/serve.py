@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.output import LogFormatter
@@ -30,7 +31,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options: one per setting, and the folder as a plain argument."""
     parser: argparse.ArgumentParser = commands.add_parser("serve", help="serve a folder of models")
     parser.add_argument("models_dir", nargs="?", metavar="MODELS_DIR", help=_help("models_dir"))
-    for title, names in GROUPS.items():
+    grouped = {"models_dir", *chain.from_iterable(GROUPS.values())}
+    for title, names in {**GROUPS, "more": tuple(name for name in SETTINGS if name not in grouped)}.items():
         group = parser.add_argument_group(title)
         for name in names:
             _add_option(group, name)
