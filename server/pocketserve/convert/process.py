@@ -34,6 +34,9 @@ LOG_TAIL_BYTES = 64 * 1024
 SPARE_BYTES = 256 << 20
 """Memory that is left to the rest of the system."""
 
+CUT_ATTEMPTS = 8
+"""Readings of a log that grows all the time, before it is cut all the same."""
+
 REQUEST_NAME, LOG_NAME = "request.json", "log.txt"
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
@@ -139,11 +142,19 @@ def _watch(process: subprocess.Popen[bytes], job: Job, limits: ProcessLimits, ti
 def _tick(log: Path, tick: Callable[[], None]) -> None:
     """Keep the end of a log that has become too large, and show the progress."""
     if log.stat().st_size > MAX_LOG_BYTES:
-        end = _last(log).encode()
-        with log.open("ab") as file:
-            file.truncate(0)
-            file.write(end)
+        _cut(log)
     tick()
+
+
+def _cut(log: Path) -> None:
+    """Drop all of a log but its end, while nothing is written: that would be lost, as may be a tool's last words."""
+    with log.open("ab") as file:
+        for _ in range(CUT_ATTEMPTS):
+            size, end = log.stat().st_size, _last(log).encode()
+            if log.stat().st_size == size:
+                break
+        file.truncate(0)
+        file.write(end)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
