@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import MODELS
-from pocketserve.cli.signals import tidy_end
+from pocketserve.cli.signals import tidy_end, uninterrupted
 
 LIMIT_S = 60.0
 DIGITS = str(MODELS / "digits" / "digits.tflite")
@@ -124,6 +124,24 @@ def test_a_wish_that_is_repeated_is_heard_in_the_end(monkeypatch: pytest.MonkeyP
             except KeyboardInterrupt:
                 heard.append(now[0])
     assert heard == [0.0, 2.0, 4.0]
+
+
+def test_an_end_is_put_off_until_what_is_made_is_known() -> None:
+    """A process that was started and not noted would outlive the folder that it writes to."""
+    made: list[bool] = []
+
+    def work() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGTERM)
+            made.append(True)
+        made.append(False)
+
+    with pytest.raises(KeyboardInterrupt), tidy_end():
+        work()
+    assert made == [True]
+    with uninterrupted():
+        made.append(True)
+    assert made == [True, True], "nothing is left over of it"
 
 
 def test_other_threads_hear_of_no_signals() -> None:

@@ -9,11 +9,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.signals import uninterrupted
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
@@ -31,23 +32,27 @@ class OwnServer(NamedTuple):
 @contextmanager
 def own_server(models: Path, *options: str) -> Iterator[OwnServer]:
     """Start ``pocketserve serve`` on a models folder; it ends with the calling thread at latest."""
-    with tempfile.TemporaryDirectory(prefix="pocketserve-") as folder:
-        ready, token = Path(folder, "ready.json"), Path(folder, "token")
-        command = [sys.executable, "-m", "pocketserve.cli.parent_death", str(os.getpid()), "serve", str(models)]
-        command += ["--http-port", "0", "--socket-port", "0"]
-        command += ["--ready-file", str(ready), "--token-file", str(token), "--log-level", "warning", *options]
-        process = subprocess.Popen(command)
-        try:
-            listens = _await_ready(process, ready)
-            http, socket = (f"{name}://{listens[name]['host']}:{listens[name]['port']}" for name in ("http", "socket"))
-            yield OwnServer(process.pid, http, socket, token)
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    with ExitStack() as stack:
+        with uninterrupted():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pocketserve-"))
+            ready, token = Path(folder, "ready.json"), Path(folder, "token")
+            command = [sys.executable, "-m", "pocketserve.cli.parent_death", str(os.getpid()), "serve", str(models)]
+            command += ["--http-port", "0", "--socket-port", "0"]
+            command += ["--ready-file", str(ready), "--token-file", str(token), "--log-level", "warning", *options]
+            process = subprocess.Popen(command)
+            stack.callback(_stop, process)
+        listens = _await_ready(process, ready)
+        http, socket = (f"{name}://{listens[name]['host']}:{listens[name]['port']}" for name in ("http", "socket"))
+        yield OwnServer(process.pid, http, socket, token)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -11,6 +12,32 @@ from typing import Final
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_WISH_S: Final = 2.0  # a signal that comes sooner says nothing new, and must not interrupt the tidying
+
+
+class _Postponed:
+    """The state of :func:`uninterrupted`: a block runs; a signal came in it."""
+
+    active = False
+    pending = False
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put the end by a signal off until the block is over, in which a process or folder is made and becomes known.
+
+    Signals are heard on the main thread only: on others the block changes nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _Postponed.active = True
+    try:
+        yield
+    finally:
+        _Postponed.active = False
+        if _Postponed.pending:
+            _Postponed.pending = False
+            raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -26,7 +53,9 @@ def tidy_end() -> Iterator[None]:
         nonlocal heeded
         if time.monotonic() - heeded >= SAME_WISH_S:
             heeded = time.monotonic()
-            raise KeyboardInterrupt
+            if not _Postponed.active:
+                raise KeyboardInterrupt
+            _Postponed.pending = True
 
     previous = {number: signal.getsignal(number) for number in SIGNALS}
     try:
