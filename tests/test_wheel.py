@@ -89,7 +89,9 @@ def test_name_and_content(wheel: Path) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert f"pocketserve-{__version__}.dist-info/licenses/LICENSE" in names
     assert "pocketserve_simulate/scenarios/commute.toml" in names
-    assert not any(name.endswith((".pyc", "token")) or "/tests/" in name or "/recipes/" in name for name in names)
+    assert not any(
+        name.endswith((".pyc", "token")) or "/tests/" in name or "embedded_models/recipes" in name for name in names
+    )
     assert "License-Expression: Apache-2.0" in metadata
     assert wheel.stat().st_size < 3_000_000
 

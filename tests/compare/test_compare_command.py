@@ -149,7 +149,7 @@ def test_two_devices_side_by_side(result: dict[str, Any], tmp_path: Path) -> Non
     other["device"]["machine"] = "aarch64"
     other["recommendation"]["version"] = "tflite"
     for facts in other["versions"].values():
-        facts["run_ms"]["p50"] = {key: 3 * value for key, value in facts["run_ms"]["p50"].items()}
+        facts["run_ms"]["p50"] = {key: value and 3 * value for key, value in facts["run_ms"]["p50"].items()}
     other["skipped"]["tflite-int8"] = "no"
     del other["versions"]["tflite-int8"]
     files = [tmp_path / "desk.json", tmp_path / "phone.json"]
