@@ -130,6 +130,17 @@ def test_shares_of_a_file_are_held_against_a_half_and_a_quarter() -> None:
     assert [(f.model, f.value, f.holds) for f in found] == [("digits", None, False)]
 
 
+def test_the_zoo_counts_for_the_one_path_to_tflite() -> None:
+    """Each architecture is a model; other paths of the zoo say nothing of it."""
+    zoo = [
+        {"name": "a", "path": "pt2>tflite", "state": "ok", "tools": "litert-torch"},
+        {"name": "b", "path": "pt2>tflite", "state": "refused", "reason": "no"},
+        {"name": "a", "path": "torch>onnx", "state": "ok", "tools": "torch"},
+    ]
+    found = [(f.model, f.text, f.holds) for f in findings_of("one-path", Evidence({}, [], zoo))]
+    assert found == [("a", "made by litert-torch", True), ("b", "no", False)]
+
+
 def test_a_version_that_answers_otherwise_costs_accuracy() -> None:
     """It was refused, so that it is in no comparison; without it, only those that are good would be counted."""
     refusal = "the result answers otherwise than the original: its outputs differ; what works: fp16"
@@ -211,7 +222,10 @@ def test_what_is_kept_of_a_comparison(tmp_path: Path) -> None:
     content = condense(full, {"name": "desktop"})
     write_json(tmp_path / "desktop-digits.json", content)
     write_json(tmp_path / CONVERSIONS, {"digits": {}})
-    assert read_results(tmp_path) == ({"digits": {}}, [json.loads(json.dumps(content))])
+    zoo = tmp_path / "zoo.jsonl"
+    zoo.write_text('{"name":"a","shape":[1]}\n{"name":"a","path":"pt2>tflite"}\n', encoding="utf-8")
+    conversions = [{"name": "a", "path": "pt2>tflite"}]
+    assert read_results(tmp_path, zoo) == ({"digits": {}}, [json.loads(json.dumps(content))], conversions)
     kept = content["versions"]["tflite"]
     assert kept["turn_medians_ms"] == [2.0, 5.1235]
     assert (content["samples"], kept["answer_ms"], kept["answers_per_s"]) == (2, 2.5, 7.0)

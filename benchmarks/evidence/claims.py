@@ -22,7 +22,7 @@ PATHS = {
 }
 """The four paths that the seeds name, and the versions that stand for them; of two, the first that there is."""
 
-TFLITE_FROM_PYTORCH = "tflite"
+TFLITE_FROM_PYTORCH, TFLITE_IN_THE_ZOO = "tflite", "pt2>tflite"
 MANY_MODELS = 100
 """A claim about all models takes so many to be told."""
 
@@ -59,10 +59,16 @@ class Evidence:
     Args:
         conversions: outcomes by model and version, as :mod:`benchmarks.evidence.conversions` writes them.
         comparisons: as :func:`benchmarks.evidence.results.condense` makes them.
+        zoo: conversions of whole libraries of architectures, as ``tools/zoo.py`` writes them.
     """
 
-    def __init__(self, conversions: Mapping[str, Any], comparisons: Sequence[Mapping[str, Any]]) -> None:
-        self.conversions = conversions
+    def __init__(
+        self,
+        conversions: Mapping[str, Any],
+        comparisons: Sequence[Mapping[str, Any]],
+        zoo: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.conversions, self.zoo = conversions, zoo
         order = [*BASES]
         self.comparisons = sorted(comparisons, key=lambda result: order.index(result["model"]))
 
@@ -245,6 +251,10 @@ def _one_path(evidence: Evidence) -> Iterator[Finding]:
         if outcome and outcome["from"] == "torch":
             text = outcome.get("refusal") or f"made by {outcome['tools']}"
             yield Finding(model, "", "PyTorch to TFLite", None, text, "refusal" not in outcome)
+    for line in evidence.zoo:
+        if line["path"] == TFLITE_IN_THE_ZOO:
+            text = line.get("reason") or f"made by {line['tools']}"
+            yield Finding(line["name"], "", "PyTorch to TFLite", None, text, line["state"] == "ok")
 
 
 def _int8_accuracy(evidence: Evidence) -> Iterator[Finding]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parents[1] / "measurements" / "evidence"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, ZOO = ROOT / "benchmarks" / "measurements" / "evidence", ROOT / "docs" / "zoo.jsonl"
 CONVERSIONS = "conversions.json"
 DIGITS = 5
 """Significant digits of a number that is kept."""
@@ -75,8 +76,15 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(arriving, path)
 
 
-def read_results(folder: Path = RESULTS) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the outcomes of the conversions, and every comparison."""
+def read_results(
+    folder: Path = RESULTS, zoo: Path = ZOO
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the outcomes of the conversions, every comparison, and the conversions of the zoo."""
     conversions = json.loads((folder / CONVERSIONS).read_text("utf-8"))
     files = sorted(path for path in folder.glob("*.json") if path.name != CONVERSIONS)
-    return conversions, [json.loads(path.read_text("utf-8")) for path in files]
+    lines = [json.loads(line) for line in zoo.read_text("utf-8").splitlines()]
+    return (
+        conversions,
+        [json.loads(path.read_text("utf-8")) for path in files],
+        [line for line in lines if "path" in line],
+    )
