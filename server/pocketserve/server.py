@@ -116,6 +116,7 @@ class _Server:
         self._run_lock = RunLock(config.state_dir, ports, str(http))
         self._unloaded_models = UnloadedModels(config.state_dir, config.models_dir, config.http_port)
         self._service.remember(self._unloaded_models)
+        self._service.follow_folder()
         self._fault: Exception | None = None
         self._announcing = threading.Lock()  # guards both:
         self._closed = self._announced = False

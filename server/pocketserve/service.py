@@ -26,7 +26,8 @@ from pocketserve.inference.call import Done, InferenceCall
 from pocketserve.inference.payload import RawPayload
 from pocketserve.messages import plural
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
-from pocketserve.repository.repository import READ_AGAIN, Repository
+from pocketserve.repository.folder_watch import FolderWatch
+from pocketserve.repository.repository import Repository
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.snapshots import SnapshotStore
 from pocketserve.repository.unsupported_files import file_fault
@@ -74,6 +75,7 @@ class Service:
         self.traffic = Traffic()
         self.pairing = PairingDesk(token)
         self.repository = Repository(config.models_dir)
+        self._watch: FolderWatch | None = None
         self.quarantine = _open_quarantine(config)
         self.power = PowerWatch(config.low_power, config.low_battery, config.hot_battery)
         self.decode_budget = ByteBudget(config.decode_budget)
@@ -157,6 +159,8 @@ class Service:
             self.quarantine.close()
         self.power.close()
         self.engine.close()
+        if self._watch is not None:
+            self._watch.close()
 
     # Descriptions
 
@@ -167,12 +171,14 @@ class Service:
 
     def model_names(self) -> list[str]:
         """Every model of the folder."""
+        self._follow_changes()
         return list(self.repository.models())
 
     def statuses(self, *, rescan: bool = False) -> list[ModelStatus]:
         """Every version of every model; one nameless version for a model that has none."""
         if rescan:
             self._rescan()
+        self._follow_changes()
         return [status for entry in self.repository.models().values() for status in self.model_statuses(entry)]
 
     def model_statuses(self, entry: ModelEntry) -> list[ModelStatus]:
@@ -218,6 +224,7 @@ class Service:
         Raises:
             ApiError: MODEL_NOT_FOUND.
         """
+        self._follow_changes()
         return self.repository.model(name)
 
     # Repository control
@@ -305,6 +312,14 @@ class Service:
             self.unload(name)
         self._unloaded_models = unloaded_models
 
+    def follow_folder(self) -> None:
+        """Take up what changes in the models folder with the next request. Called before requests are accepted."""
+        self._watch = self.repository.watch(self._rescan)
+
+    def _follow_changes(self) -> None:
+        if self._watch is not None:
+            self._watch.catch_up()
+
     # Inference
 
     def submit(self, call: InferenceCall, done: Done) -> Job | None:
@@ -320,12 +335,25 @@ class Service:
         Returns:
             What the calling thread is to run next; None when the request waits or has ended.
         """
+        call.done = done
+        if self._watch is not None and self._watch.has_changes():
+            return functools.partial(self._follow_and_start, call)
+        return self._start(call)
+
+    def _follow_and_start(self, call: InferenceCall) -> Job | None:
         try:
-            entry, version, key, statistics = self._find(call.model, call.version)
-        except Exception as error:
-            done(error)
+            self._follow_changes()
+        except ApiError as error:
+            call.done(error)
             return None
-        call.done, call.statistics = done, statistics
+        return self._start(call)
+
+    def _start(self, call: InferenceCall) -> Job | None:
+        try:
+            entry, version, key, call.statistics = self._find(call.model, call.version)
+        except Exception as error:
+            call.done(error)
+            return None
         try:
             if call.options.rank > DEFAULT_PRIORITY and self.power.low:
                 self.engine.check_power()
@@ -391,9 +419,10 @@ class Service:
         return target
 
     def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:
+        self._follow_changes()
         entry = self.repository.model(name)
         if not entry.versions:
-            raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {entry.problem}{READ_AGAIN}")
+            raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {entry.problem}")
         return entry, self.repository.version(entry, version)
 
     def _status(self, entry: ModelEntry, version: VersionEntry) -> ModelStatus:

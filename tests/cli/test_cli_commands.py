@@ -358,9 +358,6 @@ def test_what_is_no_number(capsys, option):
 
 
 def test_a_name_like_no_other_is_told_where_names_are(run, connection):
-    assert run("predict", "nothing", "1", *connection, code=1).endswith(
-        " (`pocketserve models` lists all and reads the folder again)"
-    )
     assert "did you mean 'petals'?" in run("predict", "petal", "1", *connection, code=1)
     assert re.search(r"there are .*'petals'", run("predict", "nothing", "1", *connection, code=1))
     local = run("predict", "nothing", "1", "--local", code=1)

@@ -112,7 +112,7 @@ def test_a_mistake_reads_few_models(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     read: list[Path] = []
     scanned = scan._scan_folder
     monkeypatch.setattr(scan, "_scan_folder", lambda path, root: read.append(path) or scanned(path, root))
-    with pytest.raises(ApiError, match=r"'m0', .* and more \(POST"):
+    with pytest.raises(ApiError, match=r"'m0', .* and more$"):
         Repository(tmp_path).model("nothing")
     assert len(read) == MAX_LISTED + 1
 
@@ -121,7 +121,7 @@ def test_a_folder_without_a_model_is_not_suggested(repository: Repository, tmp_p
     """``bars`` is as close to ``barz`` as anything, but no model."""
     (tmp_path / "bars").mkdir()
     repository.refresh()
-    with pytest.raises(ApiError, match=r"; did you mean 'bare'\? \("):
+    with pytest.raises(ApiError, match=r"; did you mean 'bare'\?$"):
         repository.model("barz")
 
 
@@ -160,8 +160,8 @@ def test_a_mistyped_name_is_recognised(tmp_path: Path) -> None:
         (tmp_path / f"{name}.tflite").write_bytes(b"")
     repository = Repository(tmp_path)
     for name, tail in (
-        ("digit", " is not found; did you mean 'digits'? (POST /v2/repository/index reads the folder again)"),
-        ("nothing", " is not found; there are 'digits', 'petals' (POST /v2/repository/index reads the folder again)"),
+        ("digit", " is not found; did you mean 'digits'?"),
+        ("nothing", " is not found; there are 'digits', 'petals'"),
     ):
         with pytest.raises(ApiError) as error:
             repository.model(name)
@@ -174,7 +174,7 @@ def test_few_names_are_told_of_many(tmp_path: Path) -> None:
         Repository(tmp_path).model("x")
     for number in range(1001):
         (tmp_path / f"m{number:04}.tflite").write_bytes(b"")
-    with pytest.raises(ApiError, match=r"there are 'm0000', .*'m0007' and more \(POST /v2") as error:
+    with pytest.raises(ApiError, match=r"there are 'm0000', .*'m0007' and more$") as error:
         Repository(tmp_path).model("x")
     assert len(error.value.message) < 300
     for number in range(20):

@@ -24,6 +24,7 @@ COMMANDS = (
     "predict",
     "models",
     "inspect",
+    "reload",
     "trust",
     "token",
     "pair",
@@ -49,7 +50,6 @@ WAYS_OUT = {
     errno.EROFS: "; choose a place that can be written",
     errno.EMFILE: "; allow more open files (ulimit -n)",
 }
-READ_AGAIN = " (POST /v2/repository/index reads the folder again)"  # what the server's error says to programs
 
 
 class CommandError(Exception):
@@ -146,8 +146,6 @@ def _near(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
 
 def _sentence(error: Exception, token_file: Path | None) -> str:
     text = str(error).strip()
-    hint = " (`pocketserve models` lists all and reads the folder again)"
-    text = text.replace(READ_AGAIN, hint if type(error).__name__ == "ServerError" else "")
     if getattr(error, "code", None) == "UNAUTHORIZED":
         from pocketserve.cli.token_file import token_variable_fault  # late: most commands end well
 

@@ -250,14 +250,18 @@ class Engine:
         """Have versions loaded anew by their next request that are made from something else by now.
 
         Args:
-            models: as just scanned. What is not in it any more is left as it is.
+            models: as just scanned. What is not in it any more is unloaded; requests that hold it finish.
         """
+        closing = []
         with self._lock:
             listed = self._table.loaded()
-        for (name, version_name), record, running in listed:
-            entry = models.get(name)
-            version = entry.versions.get(version_name) if entry is not None else None
+        for key, record, running in listed:
+            entry = models.get(key[0])
+            version = entry.versions.get(key[1]) if entry is not None else None
             if entry is None or version is None:
+                with self._lock:
+                    if record.running is running and record.state is State.READY:
+                        closing.append(self._table.evict(key))
                 continue
             now = fingerprint(entry, version)
             running.outdated = (
@@ -266,6 +270,7 @@ class Engine:
             if now == running.fingerprint:
                 with self._lock:
                     record.error = None if record.running is running else record.error  # the change was taken back
+        close_all(*closing)
 
     def acquire_loaded(self, key: tuple[str, str]) -> ModelHandle | None:
         """Hold a version, by its model's name and its own, without waiting; None where it has to be loaded first."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import islice
 from pathlib import Path
 
 from pocketserve.messages import listed
+from pocketserve.repository.folder_watch import FolderWatch
 from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, locate, plain_number, scan
 from pocketserve_wire import ApiError, ErrorCode
 
 MAX_COMPARED = 200  # names that a mistyped one is compared with, so that mistakes stay cheap in a large folder
-
-READ_AGAIN = " (POST /v2/repository/index reads the folder again)"
-"""The way out for those who have just changed the folder; the command line has it in its own words."""
 
 MAX_LISTED = 8  # names in one error
 SCAN_WAIT_S = 60.0  # a hundred thousand files take a desktop's core eight seconds
@@ -25,7 +23,7 @@ log = logging.getLogger(__name__)
 
 class Repository:
     """An index of a models folder, in which a model is read on first use and not again. :meth:`refresh` reads the
-    whole folder again.
+    whole folder again, :meth:`watch` tells when that is due.
 
     Args:
         root: the folder, or the path of one model, see :func:`~pocketserve.repository.scan.locate`.
@@ -61,6 +59,12 @@ class Repository:
         finally:
             self._scanning.release()
 
+    def watch(self, read: Callable[[], None]) -> FolderWatch:
+        """Return a watch that has a function read the folder when it has changed since this call."""
+        watch = FolderWatch(self._root, self._only, read)
+        self._models = Models(self._root, self._only)  # what changed before it was watched
+        return watch
+
     def models(self) -> Models:
         """Return all models by name."""
         return self._models
@@ -69,7 +73,7 @@ class Repository:
         """Return a model."""
         entry = self._models.get(name)
         if entry is None:
-            text = f"Request for unknown model: {name[:128]!r} is not found; {self._way_out(name)}{READ_AGAIN}"
+            text = f"Request for unknown model: {name[:128]!r} is not found; {self._way_out(name)}"
             raise ApiError(ErrorCode.MODEL_NOT_FOUND, text)
         return entry
 

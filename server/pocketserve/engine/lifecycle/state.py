@@ -142,7 +142,7 @@ class VersionTable:
         """Unload a version until its next request; return what to close, as :func:`detach`."""
         record = self.by_key[key]  # type: ignore[index]  # the policy hands back the keys it was given
         record.apply(Event.EVICTED)
-        log.info("unloading %s/%s: idle for its keep-alive time, or to make room", *key)  # type: ignore[misc]
+        log.info("unloading %s/%s: it is idle, or gone from the folder, or makes room", *key)  # type: ignore[misc]
         return detach(record)
 
 
