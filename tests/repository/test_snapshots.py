@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from conftest import MODELS
+from pocketserve.repository import snapshots
 from pocketserve.repository.files import content_digest, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.repository.snapshots import FOLDER, SnapshotStore, with_own_paths
@@ -166,25 +166,22 @@ def test_what_cannot_be_read_is_named(store: SnapshotStore, tmp_path: Path) -> N
     assert list((tmp_path / "state" / FOLDER).iterdir()) == []
 
 
-def test_a_file_that_is_written_meanwhile_is_not_taken(store: SnapshotStore, tmp_path: Path) -> None:
+def test_a_file_that_is_written_meanwhile_is_not_taken(
+    store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Half of it would be old and half new: the caller may ask again."""
-    entry, version, path = one_file(tmp_path, 32 << 20)
-    done = threading.Event()
+    entry, version, path = one_file(tmp_path, 32 << 20)  # so large that the file's time differs after each copy
+    copy = snapshots._copy
 
-    def write() -> None:
+    def copy_and_write(original: Path, target: Path) -> str:
+        digest = copy(original, target)
         with path.open("r+b", buffering=0) as file:
-            while not done.is_set():
-                file.seek(0)
-                file.write(b"x")
+            file.write(b"x")
+        return digest
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        with pytest.raises(ApiError, match=r"m\.tflite are being written; ask again once they are there") as caught:
-            store.take(version, entry.folder)
-    finally:
-        done.set()
-        writer.join()
+    monkeypatch.setattr(snapshots, "_copy", copy_and_write)
+    with pytest.raises(ApiError, match=r"m\.tflite are being written; ask again once they are there") as caught:
+        store.take(version, entry.folder)
     assert caught.value.code is ErrorCode.MODEL_NOT_READY and copies(tmp_path) == []
 
 
