@@ -42,7 +42,7 @@ OTHER_NAMES = {"list": "models", "ps": "models", "ls": "models", "run": "predict
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2  # the last one by argparse, too
 WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")  # options that may also stand before the command
-EPILOG = f"{', '.join((*WITH_VALUE, *FLAGS))} may stand before the command or behind it, where it has them."
+EPILOG = f"{', '.join((*WITH_VALUE, *FLAGS))} may stand before or after a command that has them."
 WAYS_OUT = {
     errno.ENOSPC: "; make room on the device and try again",
     errno.EFBIG: "; make room on the device and try again",

@@ -2,7 +2,7 @@
 
 from pocketserve.runtimes.model_format import ModelFormat, Requirement
 
-INSTALL = "pip install 'pocketserve[executorch]'; not available in Termux, convert the model there"
+INSTALL = "pip install 'pocketserve[executorch]'; Termux does not have it: convert the model on a desktop"
 
 FRAMEWORK = Requirement("executorch.runtime", ".pte models", "executorch")
 

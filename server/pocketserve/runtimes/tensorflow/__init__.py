@@ -3,7 +3,7 @@
 from pocketserve.runtimes.model_format import ModelFormat, Requirement, late
 
 PACKAGES = ("tensorflow",)
-INSTALL = "pip install 'pocketserve[tensorflow]'; not available in Termux, convert the model there"
+INSTALL = "pip install 'pocketserve[tensorflow]'; Termux does not have it: convert the model on a desktop"
 
 FRAMEWORK = Requirement("tensorflow", "Keras and SavedModel models", "tensorflow")
 
