@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import MODELS
-from pocketserve.cli.signals import tidy_end, uninterrupted
+from pocketserve.engine.device.signals import tidy_end, uninterrupted
 
 LIMIT_S = 60.0
 DIGITS = str(MODELS / "digits" / "digits.tflite")
@@ -114,7 +114,7 @@ def test_a_second_wish_does_not_interrupt_tidying() -> None:
 def test_a_wish_that_is_repeated_is_heard_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who presses Ctrl-C each second gets through, although each comes soon after the one before."""
     now = [0.0]
-    monkeypatch.setattr("pocketserve.cli.signals.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("pocketserve.engine.device.signals.time", SimpleNamespace(monotonic=lambda: now[0]))
     heard: list[float] = []
     with tidy_end():
         for second in range(5):

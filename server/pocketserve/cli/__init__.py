@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from pocketserve import __version__
 from pocketserve.cli.output import plain_output, printable
-from pocketserve.cli.signals import tidy_end
+from pocketserve.engine.device.signals import tidy_end
 from pocketserve.messages import did_you_mean, near
 
 COMMANDS = (

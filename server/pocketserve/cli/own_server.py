@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.signals import uninterrupted
+from pocketserve.engine.device.signals import uninterrupted
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0

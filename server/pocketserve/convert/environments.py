@@ -13,15 +13,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pocketserve import system
 from pocketserve.convert.converter import ConversionError
-from pocketserve.convert.process import NO_ROOM, end_abandoned
-from pocketserve.engine.device.processes import end_session
+from pocketserve.convert.process import NO_ROOM, end_abandoned, running_process
 from pocketserve.messages import excerpt
 from pocketserve.state.folder_lock import remove_tree
 from pocketserve.state.permissions import make_private_folder
@@ -158,11 +157,6 @@ def ensure(environment: Environment, folder: Path, tell: Tell, note: Note) -> Pa
     """
     if (python := python_of(environment, folder)) is not None:
         return python
-    if system.platform() == "android":
-        raise ConversionError(
-            f"the environment {environment.name} cannot be installed on a phone: convert on a desktop and copy the "
-            "model's folder; `pocketserve convert --on-device` lists what a phone can do"
-        )
     interpreter = _interpreter(environment)
     try:
         make_private_folder(folder)
@@ -170,7 +164,7 @@ def ensure(environment: Environment, folder: Path, tell: Tell, note: Note) -> Pa
             if (python := python_of(environment, folder)) is not None:  # another command has made it meanwhile
                 return python
             _remove_rest(folder / environment.name)
-            _check_room(environment, folder)
+            check_possible([environment], folder)
             note(f"{describe(environment)}; it is made once, in {folder}")
             return _make(environment, folder, interpreter, tell)
     except OSError as error:
@@ -215,12 +209,28 @@ def _remove_rest(home: Path) -> None:
         end_abandoned(home)
 
 
-def _check_room(environment: Environment, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < environment.disk + SPARE_BYTES:
+def check_possible(environments: Sequence[Environment], folder: Path) -> None:
+    """Refuse environments that cannot be made here, all together, before the first of them is fetched.
+
+    Args:
+        folder: of all environments; where it is not there yet, the disk that it will be on counts.
+
+    Raises:
+        ConversionError: this is a phone, or the disk is too small; the sentence has what they take, and what is free.
+    """
+    missing = [environment for environment in environments if python_of(environment, folder) is None]
+    if not missing:
+        return
+    if system.platform() == "android":
         raise ConversionError(
-            f"{describe(environment)}, but {free / 1e9:.1f} GB are free in {folder}; make room, or name another "
-            f"folder with {FOLDER_VARIABLE}"
+            f"the environment {missing[0].name} cannot be installed on a phone: convert on a desktop and copy the "
+            "model's folder; `pocketserve convert --on-device` lists what a phone can do"
+        )
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if os.path.isdir(path))).free
+    if free < sum(environment.disk for environment in missing) + SPARE_BYTES:
+        raise ConversionError(
+            f"{' and '.join(map(describe, missing))}, but {free / 1e9:.1f} GB are free in {folder}; make room, or name "
+            f"another folder with {FOLDER_VARIABLE}"
         )
 
 
@@ -250,22 +260,12 @@ def _run(command: list[str], environment: Environment, folder: Path, tell: Tell)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "POCKETSERVE_"))}
     work = folder / environment.name / "tmp"  # where pip unpacks: its files go with the environment
     work.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**inherited, "TMPDIR": str(work)},
-            start_new_session=True,
-        )
-        try:
-            while process.poll() is None and time.monotonic() < ends:
-                used = before - shutil.disk_usage(folder).free
-                tell(f"making {environment.name}", min(0.99, max(0.0, used / environment.disk)))
-                _wait(process)
-        finally:
-            _end(process)
+    log.unlink(missing_ok=True)  # of a command that was ended by signal 9
+    with running_process(command, log, {**inherited, "TMPDIR": str(work)}) as process:
+        while process.poll() is None and time.monotonic() < ends:
+            used = before - shutil.disk_usage(folder).free
+            tell(f"making {environment.name}", min(0.99, max(0.0, used / environment.disk)))
+            _wait(process)
     remove_tree(work)
     text = log.read_text(encoding="utf-8", errors="replace")
     log.unlink()
@@ -278,11 +278,6 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
         process.wait(POLL_S)
     except subprocess.TimeoutExpired:
         return
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        end_session(process)
 
 
 def _failure(environment: Environment, text: str, *, timed_out: bool) -> ConversionError:

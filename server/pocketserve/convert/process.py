@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from pocketserve.convert.converter import ConversionError
 from pocketserve.convert.tool_process import RESULT_NAME
 from pocketserve.engine.device.cores import available_memory
 from pocketserve.engine.device.processes import all_processes, descendants_of, end_session, signal_name, stat_fields
+from pocketserve.engine.device.signals import uninterrupted
 from pocketserve.messages import excerpt
 from pocketserve.runtimes.framework_import import FRAMEWORK_ENVIRONMENT
 
@@ -85,24 +86,37 @@ def run_job(job: Job, limits: ProcessLimits, tick: Callable[[], None] = lambda: 
     """
     (job.folder / REQUEST_NAME).write_text(json.dumps({**job.request, "parent": os.getpid()}, default=str), "utf-8")
     log = job.folder / LOG_NAME
-    with log.open("ab") as output:  # each writer appends, so that the log can be cut while they write
-        process = subprocess.Popen(
-            [str(job.python), "-m", job.module, str(job.folder / REQUEST_NAME)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=job.folder,
-            env=_environment(job),
-            start_new_session=True,
-        )
-        try:
-            fault = _watch(process, job, limits, partial(_tick, log, tick))
-        finally:
-            _end(process)
+    command = [str(job.python), "-m", job.module, str(job.folder / REQUEST_NAME)]
+    with running_process(command, log, _environment(job), job.folder) as process:
+        fault = _watch(process, job, limits, partial(_tick, log, tick))
     text = _last(log)
     if fault is not None:
         raise LimitError(fault, detail=text)
     return _result(job, process.returncode, text)
+
+
+@contextmanager
+def running_process(
+    command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process in a session of its own, which writes into a log; it and what it starts end with the block.
+
+    Args:
+        folder: where it runs; None stands for where this process does.
+    """
+    with log.open("ab") as output, ExitStack() as stack:  # it appends, so that the log can be cut while it writes
+        with uninterrupted():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=environment,
+                start_new_session=True,
+            )
+            stack.callback(_end, process)
+        yield process
 
 
 def _environment(job: Job) -> dict[str, str]:
