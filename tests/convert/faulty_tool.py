@@ -79,5 +79,8 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         weights = bytes.fromhex(str(request.options["weights"]))
         assert content.count(weights) == 1
         content = content.replace(weights, bytes(len(weights)))
+    if fault == "refusal of the second step" and request.format == "onnx":
+        raise ConversionError(f"{request.title} has an operator odd::op")
     request.output.write_bytes(content)
-    return ConversionOutcome("faulty", "1", notes=("it is a copy",))
+    before = 0 if fault == "as large" else 2 * len(content)
+    return ConversionOutcome("faulty", "1", notes=("it is a copy",), float_bytes=before)

@@ -91,6 +91,30 @@ def test_values_that_decide_where_the_tool_cannot(tmp_path: Path) -> None:
     assert convert(tmp_path, models, "pt2").version == "pt2"
 
 
+KEPT = "kept = self.inner(x)[x > 0]\nreturn kept.sum() if len(kept) > 1 else kept.sum() - 7"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "tool", "sentence", "nearest"),
+    [
+        (
+            *("return torch.special.bessel_j0(self.inner(x))", "onnx", "torch.onnx"),
+            *(r"^ONNX has no counterpart of the operator aten::special_bessel_j0", "--to torchscript"),
+        ),
+        (
+            *(KEPT, "pt2", "torch.export"),
+            *(r"^an exported program needs sizes and branches that do not depend on values, and", "--to torchscript"),
+        ),
+    ],
+    ids=["an operator without a counterpart", "sizes that depend on values"],
+)
+def test_what_exporters_refuse(body: str, kind: str, tool: str, sentence: str, nearest: str, tmp_path: Path) -> None:
+    """The sentence names the operator, and the kind that works."""
+    with pytest.raises(ConversionError, match=sentence) as caught:
+        convert(tmp_path, made(tmp_path, body), kind, tool)
+    assert caught.value.nearest == nearest and caught.value.detail
+
+
 def test_a_model_of_one_row(tmp_path: Path) -> None:
     """Its sizes are fixed, as they are declared; there is nothing to note."""
     models = made(tmp_path, "return self.inner(x.reshape(1, -1)[:, :3])", "[1, 3]")

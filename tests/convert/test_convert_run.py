@@ -15,6 +15,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ from plain_user import as_plain_user
 from pocketserve.cli import main
 from pocketserve.compare.samples import DataSample, hash_samples
 from pocketserve.convert.converter import ConversionError, ConversionRequest, Converter
-from pocketserve.convert.process import Job, ProcessLimits, run_job
+from pocketserve.convert.environments import ENVIRONMENTS, Environment
+from pocketserve.convert.process import Job, ProcessLimits, run_job, running_process
 from pocketserve.convert.publish import publish
 from pocketserve.convert.run import Conversion, ConversionSettings, ModelConverter
 from pocketserve.convert.sample_run import load_arrays
+from pocketserve.convert.tools import tflite_weights
 from pocketserve.engine.device.processes import stat_fields
+from pocketserve.engine.device.signals import tidy_end
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.registry import format_named, missing_framework
@@ -64,12 +68,13 @@ def convert(folder: Path, tmp_path: Path) -> Iterator[Convert]:
     def run(fault: str = "", model: str = "petals", limits: ProcessLimits | None = None, **changes: Any) -> Conversion:
         options = {"fault": fault, **changes.pop("options", {})}
         note = changes.pop("notes", []).append
+        tools, kind = changes.pop("tools", [FAULTY]), changes.pop("kind", "tflite")
         settings = ConversionSettings(
             folder, tmp_path / "state", limits=limits or ProcessLimits(WAIT_S), options=options, **changes
         )
-        converter = ModelConverter(scan(folder)[model], settings, lambda title, share: None, note, [FAULTY])
+        converter = ModelConverter(scan(folder)[model], settings, lambda title, share: None, note, tools)
         try:
-            return converter.convert("tflite")
+            return converter.convert(kind)
         finally:
             converter.close()
 
@@ -131,6 +136,25 @@ def test_a_version_that_nothing_here_can_run_is_converted_last(tmp_path: Path) -
             converter.close()
 
 
+def test_a_way_that_the_disk_has_no_room_for_comes_last(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two environments that fit alone and not together are refused before the first is fetched."""
+    monkeypatch.setenv("POCKETSERVE_CONVERTERS", str(tmp_path / "none" / "yet"))
+    free = shutil.disk_usage(tmp_path).free
+    half = {name: Environment(name, "a test", ("a==1",), free * 2 // 3, 4) for name in ("half", "other")}
+    for name, environment in half.items():
+        monkeypatch.setitem(ENVIRONMENTS, name, environment)
+    first, second = (replace(tool, environment=name) for tool, name in zip(CHAIN, half, strict=True))
+    with pytest.raises(ConversionError, match=r"^the environment half .* and the environment other .* GB are free in"):
+        convert(quantize="fp16", kind="onnx", tools=[first, second])
+    here = Converter("here", ("tflite",), "tflite", "convert.faulty_tool", quantize=("fp16",))
+    far = Converter("far", ("tflite",), "tflite", "convert.faulty_tool", ("fp16",), environment="huge")
+    monkeypatch.setitem(ENVIRONMENTS, "huge", Environment("huge", "a test", ("a==1",), 10**18, 4))
+    assert convert(quantize="fp16", tools=[far, here]).tools == ("faulty 1",)
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize("name", ["petals.int8.tflite", "petals_fp16.tflite", "petals-quantized.tflite"])
 def test_a_quantized_version_is_converted_last(name: str, convert: Convert, folder: Path) -> None:
     """Also where it is the default: of its weights none are left in float32."""
@@ -170,6 +194,45 @@ def test_a_faulty_converter_changes_nothing(fault: str, convert: Convert, folder
         assert caught.value.nearest == "--to onnx" and "a trace" in caught.value.detail
 
 
+CHAIN = (
+    Converter("first", ("tflite",), "onnx", "convert.faulty_tool"),
+    Converter("second", ("onnx",), "onnx", "convert.faulty_tool", quantize=("fp16",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("refusal of the second step", "the ONNX file made of petals.tflite has an operator odd::op"),
+        ("as large", "the ONNX file made of petals.tflite would not become smaller; use it without --quantize fp16"),
+    ],
+)
+def test_a_second_step_is_refused(fault: str, sentence: str, convert: Convert, folder: Path) -> None:
+    """The sentence names the user's file, not the one between the steps, which nobody ever sees."""
+    before = contents(folder)
+    with pytest.raises(ConversionError) as caught:
+        convert(fault, quantize="fp16", kind="onnx", tools=CHAIN)
+    assert caught.value.message == sentence and contents(folder) == before
+
+
+@pytest.mark.parametrize("quantize", ["fp16", "dynamic"])
+@pytest.mark.parametrize(
+    ("model", "version"), [("petals", "tflite"), ("diabetes", "tflite"), ("digits", "tflite-int8")]
+)
+def test_what_would_not_become_smaller(model: str, version: str, quantize: str, convert: Convert, folder: Path) -> None:
+    """Three weights, ten, or those that are small already: the result is no version, whichever tool wrote it."""
+    shutil.copytree(MODELS / model, folder / model, dirs_exist_ok=True)
+    before, words = (
+        contents(folder),
+        r"^(petals|diabetes|digits\.int8)\.tflite would not become smaller; use it as it is$",
+    )
+    with pytest.raises(ConversionError, match=words):
+        convert(model=model, version=version, quantize=quantize, tools=[tflite_weights.CONVERTER])
+    with pytest.raises(ConversionError, match=words):
+        convert("as large", model=model, version=version, quantize=quantize)
+    assert contents(folder) == before
+
+
 def test_garbage_that_loads_is_refused(convert: Convert, folder: Path) -> None:
     """A file that runs and answers otherwise is no version: here its weights are zeros."""
     weights = petals_weights()
@@ -201,6 +264,22 @@ def test_a_converter_that_hangs_is_ended(tmp_path: Path) -> None:
     """The sentence names the option that gives it more time."""
     with pytest.raises(ConversionError, match=r"^faulty did not finish within 1 s; --timeout gives it more$"):
         run_job(job_of("hang", tmp_path), ProcessLimits(1.0))
+
+
+def test_a_signal_while_a_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is put off until the process is known, which then ends with the command."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Signalled(subprocess.Popen):  # type: ignore[type-arg]  # at run time it has no arguments
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            begun.append(self)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Signalled)
+    with pytest.raises(KeyboardInterrupt), tidy_end(), running_process(["sleep", "600"], tmp_path / "log", os.environ):
+        raise AssertionError("the signal was not heard")
+    assert [process.returncode for process in begun] == [-signal.SIGKILL]
 
 
 class Enough(Exception):

@@ -112,6 +112,7 @@ class ConversionRequest:
         quantize: of :data:`QUANTIZE_MODES`.
         options: the converter's own.
         trusted: SHA-256 of the source's code that its owner lets run.
+        title: what sentences call the source: its file's name, but of a file between two steps what it was made of.
     """
 
     source: Path
@@ -127,6 +128,10 @@ class ConversionRequest:
     quantize: str = "none"
     options: Mapping[str, Any] = field(default_factory=dict)
     trusted: tuple[str, ...] = ()
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or self.source.name)
 
     def to_json(self) -> str:
         """Return it as JSON text."""
@@ -159,6 +164,7 @@ class ConversionOutcome:
         answers: an .npz with the result's outputs, the first axis counting the samples, of a tool that has run its
             result itself: of a kind that is not served here, nothing else can.
         notes: sentences for the user, such as that the file takes one row at a time.
+        float_bytes: of the same file before it was quantised, where the tool wrote it; else what it read counts.
     """
 
     tool: str
@@ -169,6 +175,7 @@ class ConversionOutcome:
     layouts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     answers: str = ""
+    float_bytes: int = 0
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> ConversionOutcome:

@@ -23,18 +23,29 @@ from pocketserve.convert.converter import (
     Converter,
     SourceTensor,
 )
-from pocketserve.convert.environments import ENVIRONMENTS, Note, Tell, ensure, environments_folder, python_of
-from pocketserve.convert.plan import SOURCE_ORDER, Plan, Step, environment_of, milder_mode, plans_for
+from pocketserve.convert.descriptions import carry_description
+from pocketserve.convert.environments import (
+    ENVIRONMENTS,
+    Environment,
+    Note,
+    Tell,
+    check_possible,
+    ensure,
+    environments_folder,
+    python_of,
+)
+from pocketserve.convert.plan import SOURCE_ORDER, TITLES, Plan, Step, environment_of, milder_mode, plans_for
 from pocketserve.convert.process import Job, LimitError, ProcessLimits, end_abandoned, run_job
 from pocketserve.convert.publish import NewVersion, check_writable, choose_name, publish, recover
 from pocketserve.convert.registry import converters
 from pocketserve.convert.sample_run import load_arrays
 from pocketserve.convert.samples import FOLDER
 from pocketserve.convert.staging import stage
+from pocketserve.messages import plural
 from pocketserve.repository.files import content_digest, file_bytes
 from pocketserve.repository.scan import ModelEntry, VersionEntry, scan
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.runtimes.model_format import ModelFormat
+from pocketserve.runtimes.model_format import Code, ModelFormat
 from pocketserve.runtimes.registry import format_named, missing_framework
 from pocketserve.state.folder_lock import WorkFolder, locked, sweep
 from pocketserve.trust.store import TrustStore
@@ -42,6 +53,9 @@ from pocketserve.trust.store import TrustStore
 WORK_PREFIX = "convert-"
 MAX_ALTERNATIVES = 2
 """Other ways that are tried after the best one has failed, where that needs no further environment."""
+
+MAX_REMAINDER = 0.95
+"""Of the size: a model that loses less is small already, or its weights are."""
 
 MAX_REASONS = 3
 """Of samples that cannot be used; more would only hide what comes after them."""
@@ -155,6 +169,7 @@ class ModelConverter:
         new = choose_name(self._entry, source.name, kind, self._settings.quantize, self._settings.name)
         self._check_samples(source, plans[0])
         check_writable(self._entry)
+        check_possible(_environments(plans[0]), environments_folder(self._settings.state_dir))
         self._reference(source, self._python(plans[0][0].converter))  # an original that fails does so for all ways
         ready = [plan for plan in plans[1:] if all(self._is_ready(step.converter) for step in plan)]
         faults: list[ConversionError] = []
@@ -175,29 +190,34 @@ class ModelConverter:
         A version that is quantised already is taken only where no other one has a way, and one that neither this
         installation nor the converter's environment can run, where there is nothing else at all.
         """
-        entry, quantize = self._entry, self._settings.quantize
+        entry = self._entry
         if self._settings.version is not None:
             version = entry.versions[self._settings.version]
             try:
-                return version, plans_for(version.format.name, kind, quantize, self._tools)
+                return version, self._ways(version, kind)
             except ConversionError as error:
                 raise ConversionError(error.message, nearest=error.nearest or self._other_version(kind)) from None
         choices: list[tuple[VersionEntry, list[Plan]]] = []
         refusals: list[ConversionError] = []
         for version in _originals(entry):
             try:
-                choices.append((version, plans_for(version.format.name, kind, quantize, self._tools)))
+                choices.append((version, self._ways(version, kind)))
             except ConversionError as error:
                 refusals.append(error)
         if not choices:
             raise refusals[0] if refusals else ConversionError("the model has no version that can be read")
         return min(choices, key=lambda choice: (*self._flaws(choice[0], choice[1][0]), *self._cost(choice[1][0])))
 
+    def _ways(self, version: VersionEntry, kind: str) -> list[Plan]:
+        """Return the ways from a version to a kind, the best first; what cannot be had here comes last."""
+        plans = plans_for(version.format.name, kind, self._settings.quantize, self._tools)
+        return sorted(plans, key=self._is_out_of_reach)
+
     def _other_version(self, kind: str) -> str:
         """Return the option of a version that has a way to a kind; empty where there is none."""
         for version in _originals(self._entry):
             with suppress(ConversionError):
-                plans_for(version.format.name, kind, self._settings.quantize, self._tools)
+                self._ways(version, kind)
                 return f"--version {version.name}"
         return ""
 
@@ -210,9 +230,17 @@ class ModelConverter:
         )
         return is_mute, _is_quantized(self._entry, version)
 
-    def _cost(self, plan: Plan) -> tuple[bool, int]:
-        """Return what a way costs: gigabytes for an environment first, then its steps."""
-        return not all(self._is_ready(step.converter) for step in plan), len(plan)
+    def _cost(self, plan: Plan) -> tuple[bool, bool, int]:
+        """Return what a way costs: more than there is, gigabytes for an environment, then its steps."""
+        return self._is_out_of_reach(plan), not all(self._is_ready(step.converter) for step in plan), len(plan)
+
+    def _is_out_of_reach(self, plan: Plan) -> bool:
+        """Return whether the environments that a way still needs cannot be made here."""
+        try:
+            check_possible(_environments(plan), environments_folder(self._settings.state_dir))
+        except ConversionError:
+            return True
+        return False
 
     def _milder(self, source: VersionEntry, kind: str) -> str:
         return milder_mode(source.format.name, kind, self._settings.quantize, self._tools)
@@ -276,9 +304,11 @@ class ModelConverter:
             name = Path(new.file).name if is_last else f"step{KINDS[step.converter.kind].suffix}"
             place = folder / f"{number}"
             place.mkdir()
-            request = _next_request(request, step, place / name, reference)
+            request = _next_request(request, step, place / name)
             outcomes.append(self._run_tool(step, python, request, folder))
             _check_written(request.output, step.converter)
+            _check_smaller(request, outcomes[-1], source)
+        carry_description(source.path, source.format.name, request.output, request.kind)
         conversion = _conversion(source, plan, new, request.output, outcomes, reference)
         if KINDS[conversion.kind].served:
             facts, agreement, doubts = self._verify(source, plan, request.output, outcomes, reference, pythons[-1])
@@ -372,12 +402,14 @@ class ModelConverter:
             "version": staged.version,
             "arrays": str(reference.inputs),
             "rows": reference.facts["rows"],
+            "data": self._sample_request().get("data", ""),
             "layouts": {name: layout for outcome in outcomes for name, layout in outcome.layouts.items()},
         }
         try:
             facts = self._run_samples(f"the new {format.name} version", format, python, document, folder)
         except ConversionError as error:
             raise ConversionError(f"the result cannot be served: {error.message}", detail=error.detail) from None
+        _check_same_task(reference.facts, facts)
         agreement = verify.compare_outputs(
             load_arrays(reference.outputs),
             load_arrays(folder / "outputs.npz"),
@@ -502,12 +534,13 @@ def _tensors(values: Sequence[Mapping[str, Any]]) -> tuple[SourceTensor, ...]:
     return tuple(SourceTensor(value["name"], value["datatype"], tuple(value["shape"])) for value in values)
 
 
-def _next_request(before: ConversionRequest, step: Step, output: Path, reference: Reference) -> ConversionRequest:
+def _next_request(before: ConversionRequest, step: Step, output: Path) -> ConversionRequest:
     """Return the request of a step: it reads what the step before it has written."""
     is_first = before.output == before.source
     return dataclasses.replace(
         before,
         source=before.source if is_first else before.output,
+        title=before.title if is_first else f"the {TITLES[step.format]} file made of {before.title}",
         format=step.format,
         output=output,
         kind=step.converter.kind,
@@ -520,6 +553,40 @@ def _check_written(output: Path, converter: Converter) -> None:
     files = [output] if output.is_file() else [path for path in output.rglob("*") if path.is_file()]
     if not any(file.stat().st_size for file in files):
         raise ConversionError(f"{converter.name} ended well, but wrote nothing")
+
+
+def _check_smaller(request: ConversionRequest, outcome: ConversionOutcome, source: VersionEntry) -> None:
+    """Refuse a quantised file that is as large as what it was made of: its few weights are less than what is added.
+
+    Code says nothing of the size of its weights.
+    """
+    before = outcome.float_bytes or _size(request.source)
+    if request.source == source.path and not outcome.float_bytes:
+        before = 0 if source.format.code is Code.MODULES else file_bytes(source)
+    if request.quantize == "none" or not before or _size(request.output) <= MAX_REMAINDER * before:
+        return
+    is_there = source.format.name == request.kind
+    way = "use it as it is" if is_there else f"use it without --quantize {request.quantize}"
+    raise ConversionError(f"{request.title} would not become smaller; {way}")
+
+
+def _check_same_task(original: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    """Refuse a result that is asked otherwise than the original, or names its answers otherwise."""
+    labels = [facts["labels"] for facts in (original, result)]
+    if original["task"] != result["task"]:
+        fault = f"its task is {result['task']}, and the original's {original['task']}"
+    elif len(labels[0]) != len(labels[1]):
+        fault = f"it has {plural(len(labels[1]), 'label')}, and the original {len(labels[0])}"
+    elif labels[0] != labels[1]:
+        fault = "its labels are others"
+    elif result["prepares_otherwise"]:
+        fault = "it prepares a sample otherwise"
+    else:
+        return
+    raise ConversionError(
+        f"the result cannot be asked as the original is: {fault}; declare what the original's file says of itself "
+        "(task, labels, preprocessing) in model.toml"
+    )
 
 
 def _size(path: Path) -> int:
@@ -558,6 +625,12 @@ def _renamed(original: Mapping[str, Any], result: Mapping[str, Any]) -> list[str
              for key in ("inputs", "outputs")
              for before, after in zip(original[key], result[key], strict=False)]  # fmt: skip
     return [f"its {key[:-1]} {before!r} is called {after!r} here" for key, before, after in pairs if before != after]
+
+
+def _environments(plan: Plan) -> list[Environment]:
+    """Return the environments that a way needs, each once."""
+    names = dict.fromkeys(environment_of(step.converter) for step in plan)
+    return [ENVIRONMENTS[name] for name in names if name is not None]
 
 
 def _names(plan: Plan) -> str:

@@ -38,22 +38,26 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         document: ``models_dir``, ``state_dir``, ``model``, ``version``; ``data`` (samples), or ``arrays`` (an .npz of
-            inputs by the names of another version, with its ``rows``), or neither for made-up ones; ``layouts`` as of
-            an outcome; ``folder``, where ``inputs.npz`` and ``outputs.npz`` are written.
+            inputs by the names of another version, with its ``rows``, that it may have made of ``data``), or neither
+            for made-up ones; ``layouts`` as of an outcome; ``folder``, where ``inputs.npz`` and ``outputs.npz`` are
+            written.
 
     Returns:
-        ``runtime``, ``task``, ``count``, ``rows``, ``skipped``, ``random``, ``samples_sha256`` of data, and ``inputs``
-        and ``outputs`` as name, datatype and shape.
+        ``runtime``, ``task``, ``labels``, ``count``, ``rows``, ``skipped``, ``random``, ``samples_sha256`` of data,
+        whether this version ``prepares_otherwise`` than the other one, and ``inputs`` and ``outputs`` as name, datatype
+        and shape.
 
     Raises:
         ConversionError: it cannot be loaded, run, or given these samples.
     """
     with served_model(document) as (service, entry, model):
         name, version = document["model"], document["version"]
-        samples, digest = _samples(model, document, facts_of(entry, model))
+        task_facts = facts_of(entry, model)
+        samples, digest = _samples(model, document, task_facts)
+        prepares_otherwise = _prepares_otherwise(model, document, task_facts, samples)
         outputs = [_answer(service, name, version, one_sample(samples, at)) for at in range(samples.number)]
         specs = {"inputs": model.inputs.specs, "outputs": model.shown_outputs.specs}
-        facts = {"runtime": model.runtime, "task": model.task.name}
+        facts = {"runtime": model.runtime, "task": model.task.name, "labels": task_facts.labels}
     folder = Path(document["folder"])
     save_arrays(folder / "inputs.npz", samples.arrays)
     save_arrays(folder / "outputs.npz", {key: _joined([answer[key] for answer in outputs]) for key in outputs[0]})
@@ -64,6 +68,7 @@ def run_samples(document: Mapping[str, Any]) -> dict[str, Any]:
         "skipped": samples.skipped,
         "random": samples.random,
         "samples_sha256": digest,
+        "prepares_otherwise": prepares_otherwise,
         **{key: [_plain(spec) for spec in value] for key, value in specs.items()},
     }
 
@@ -127,6 +132,24 @@ def _samples(model: LoadedModel, document: Mapping[str, Any], facts: Facts) -> t
         samples = prepare_samples(model, data)
         return samples, hash_samples(samples.used)
     return random_samples(model), ""
+
+
+def _prepares_otherwise(model: LoadedModel, document: Mapping[str, Any], facts: Facts, transferred: Samples) -> bool:
+    """Return whether a version makes other numbers of the data than the version whose arrays were transferred.
+
+    Data that are arrays already tell nothing, and their names may be others here.
+    """
+    if not (document.get("arrays") and document.get("data")):
+        return False
+    data = select_samples(Path(document["data"]), facts, MAX_SAMPLES)
+    if model.task.name == "tensors" or any(sample.name.endswith((".npy", ".npz")) for sample in data):
+        return False
+    try:
+        own = prepare_samples(model, data).arrays
+    except ConversionError:
+        return True
+    pairs = ((own[name], array) for name, array in transferred.arrays.items() if array.dtype != object)
+    return any(first.shape == second.shape and not np.allclose(first, second, atol=1e-4) for first, second in pairs)
 
 
 def _transferred(

@@ -61,13 +61,13 @@ def quantize_tflite(
     model = _Model(content)
     if model.count_integers() <= original.count_integers():
         raise ConversionError(
-            f"{request.source.name} has no operator that can be quantised, or is quantised already; use it as it is"
+            f"{request.title} has no operator that can be quantised, or is quantised already; use it as it is"
         )
     model.take_outputs_of(original)
     request.output.write_bytes(model.pack())
-    copy_attached(source, request.output)
     recipe = _RECIPES[request.quantize]
-    return ConversionOutcome(CONVERTER.name, version("ai-edge-quantizer"), {"recipe": recipe})
+    options = {"recipe": recipe}
+    return ConversionOutcome(CONVERTER.name, version("ai-edge-quantizer"), options, float_bytes=source.stat().st_size)
 
 
 def _quantized(prepared: Path, request: ConversionRequest, original: _Model, names: Mapping[str, str] | None) -> bytes:
@@ -89,7 +89,7 @@ def _quantized(prepared: Path, request: ConversionRequest, original: _Model, nam
     except (ValueError, RuntimeError, NotImplementedError, KeyError, IndexError) as error:
         words = " ".join(str(error).split())
         raise ConversionError(
-            f"{CONVERTER.name} cannot quantise {request.source.name} to {request.quantize}: {words:.300}",
+            f"{CONVERTER.name} cannot quantise {request.title} to {request.quantize}: {words:.300}",
             detail=str(error),
             nearest=_NEAREST,
         ) from error
@@ -183,27 +183,3 @@ class _Model:
         entry = self._schema.TensorMapT()
         entry.name, entry.tensorIndex = self._graph().tensors[index].name, index
         return entry
-
-
-MAX_ATTACHED_BYTES = 64 * 2**20
-"""Of all of them, unpacked: more are no labels."""
-
-
-def copy_attached(source: Path, output: Path) -> None:
-    """Append the files that a TFLite model carries, a zip archive behind it that tools drop, to another one.
-
-    Raises:
-        ConversionError: they are too large or damaged.
-    """
-    from zipfile import BadZipFile, ZipFile, is_zipfile
-
-    if not is_zipfile(source):
-        return
-    try:
-        with ZipFile(source) as old, ZipFile(output, "a") as new:
-            if sum(member.file_size for member in old.infolist()) > MAX_ATTACHED_BYTES:
-                raise ConversionError(f"the files that {source.name} carries take more than {MAX_ATTACHED_BYTES} bytes")
-            for member in old.infolist():
-                new.writestr(member.filename, old.read(member), member.compress_type)
-    except (BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
-        raise ConversionError(f"the files that {source.name} carries cannot be read: {error}") from error

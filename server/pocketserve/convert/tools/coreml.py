@@ -73,5 +73,5 @@ def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     text = str(error)
     operator = _OPERATOR.search(text)
     reason = f"Core ML has no operator for {operator[1]}" if operator else " ".join(text.split())[:300]
-    message = f"{CONVERTER.name} cannot convert {request.source.name}: {reason}"
+    message = f"{CONVERTER.name} cannot convert {request.title}: {reason}"
     return ConversionError(message, detail=text, nearest="--to tflite, which runs on iOS, too")

@@ -118,5 +118,5 @@ def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
         reason = f"the operator {operators[0]} has no counterpart"
     else:
         reason = " ".join(text.split())[:300]
-    message = f"{CONVERTER.name} cannot convert {request.source.name}: {reason}"
+    message = f"{CONVERTER.name} cannot convert {request.title}: {reason}"
     return ConversionError(message, detail=text, nearest=_NEAREST)

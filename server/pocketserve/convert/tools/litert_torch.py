@@ -55,7 +55,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     finally:
         plain.unlink(missing_ok=True)
     options = {**quantized.options, quantized.tool: quantized.version}
-    return ConversionOutcome(CONVERTER.name, tool, options, inputs, outputs)
+    return ConversionOutcome(CONVERTER.name, tool, options, inputs, outputs, float_bytes=quantized.float_bytes)
 
 
 def _exportable(torch: Any, module: Any, values: tuple[Any, ...]) -> Any:
@@ -76,6 +76,4 @@ def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
         reason = f"the operator {operators[0]} has no counterpart"
     else:
         reason = " ".join(text.split())[:300]
-    return ConversionError(
-        f"{CONVERTER.name} cannot convert {request.source.name}: {reason}", detail=text, nearest=_NEAREST
-    )
+    return ConversionError(f"{CONVERTER.name} cannot convert {request.title}: {reason}", detail=text, nearest=_NEAREST)

@@ -44,7 +44,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         raise
     except Exception as error:  # the tool's errors have no common class
         words = " ".join(str(error).split())
-        message = f"OpenVINO cannot convert {request.source.name}: {words:.300}"
+        message = f"OpenVINO cannot convert {request.title}: {words:.300}"
         raise ConversionError(message, detail=str(error), nearest=_NEAREST) from error
     return ConversionOutcome(CONVERTER.name, version("openvino"), {"quantize": request.quantize}, answers=answers)
 

@@ -20,6 +20,8 @@ CONVERTER = Converter(
     environment="tensorflow",
 )
 
+_FEW_BYTES = 1 << 16
+"""A smaller file may have so few weights that what quantising adds is more: it is compared with the float one."""
 
 _WANTS_ROWS = re.compile("TensorList|Lowering tensor list ops")
 """In an error: a recurrent layer, whose steps the tool only knows for a fixed number of rows."""
@@ -55,9 +57,15 @@ def _convert(request: ConversionRequest, rows: int | None) -> ConversionOutcome:
             raise
         except Exception as error:  # also those of MLIR, which are no class of Python's
             raise _refusal(request, error) from error
+        float_bytes = 0
+        if request.quantize != "none" and len(content) < _FEW_BYTES:
+            plain = tf.lite.TFLiteConverter.from_saved_model(str(source.folder), signature_keys=[source.key])
+            float_bytes = len(plain.convert())
     request.output.write_bytes(content)
     options = {"quantize": request.quantize, "signature": source.key}
-    return ConversionOutcome("tensorflow", tf.__version__, options, source.inputs, source.outputs)
+    return ConversionOutcome(
+        "tensorflow", tf.__version__, options, source.inputs, source.outputs, float_bytes=float_bytes
+    )
 
 
 def _set_quantization(tf: Any, converter: Any, request: ConversionRequest, source: SavedSignature) -> None:
@@ -85,5 +93,5 @@ def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     operators = ", ".join(missing_operators(error)[:3])
     reason = f"TFLite has no operator for {operators}" if operators else " ".join(str(error).split())[:300]
     nearest = "--to onnx" if request.quantize == "none" else "--to tflite --quantize dynamic, or --to onnx"
-    message = f"TensorFlow cannot convert {request.source.name} with --quantize {request.quantize}: {reason}"
+    message = f"TensorFlow cannot convert {request.title} with --quantize {request.quantize}: {reason}"
     return ConversionError(message, detail=str(error), nearest=nearest)

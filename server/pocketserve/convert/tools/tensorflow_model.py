@@ -67,7 +67,7 @@ def _export(request: ConversionRequest, folder: Path, rows: int | None) -> None:
             _export_rows(keras, model, folder, rows)
     except Exception as error:  # a layer may raise anything
         words = " ".join(str(error).split())
-        raise ConversionError(f"{request.source.name} does not load: {words:.300}", detail=str(error)) from error
+        raise ConversionError(f"{request.title} does not load: {words:.300}", detail=str(error)) from error
 
 
 def _export_rows(keras: Any, model: Any, folder: Path, rows: int) -> None:
@@ -88,11 +88,11 @@ def _signature(request: ConversionRequest, folder: Path) -> SavedSignature:
         signatures = dict(tf.saved_model.load(str(folder)).signatures)
     except Exception as error:  # TensorFlow's errors have no common class with Python's
         words = " ".join(str(error).split())
-        raise ConversionError(f"{request.source.name} does not load: {words:.300}", detail=str(error)) from error
+        raise ConversionError(f"{request.title} does not load: {words:.300}", detail=str(error)) from error
     key = str(request.options.get("signature") or (_DEFAULT if _DEFAULT in signatures else next(iter(signatures), "")))
     if key not in signatures:
         keys = ", ".join(signatures) or "none"
-        raise ConversionError(f"{request.source.name} has no signature {key!r}, but {keys}; a conversion needs one")
+        raise ConversionError(f"{request.title} has no signature {key!r}, but {keys}; a conversion needs one")
     function = signatures[key]
     inputs = _matched([tensor.name for tensor in request.inputs], list(function.structured_input_signature[1]))
     outputs = _matched([tensor.name for tensor in request.outputs], list(function.structured_outputs))

@@ -68,5 +68,5 @@ def _refusal(request: ConversionRequest, error: Any, text: str) -> ConversionErr
     operators = sorted(set(_FAILED.findall(text))) or missing_operators(Exception(text))
     reason = f"ONNX has no operator for {', '.join(operators[:3])}" if operators else " ".join(text.split())[:300]
     return ConversionError(
-        f"{CONVERTER.name} cannot convert {request.source.name}: {reason}", detail=text, nearest="--to tflite"
+        f"{CONVERTER.name} cannot convert {request.title}: {reason}", detail=text, nearest="--to tflite"
     )

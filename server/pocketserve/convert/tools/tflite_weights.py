@@ -16,7 +16,6 @@ import numpy as np
 
 from pocketserve.convert import tflite_model as tfl
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
-from pocketserve.convert.tools.ai_edge_quantizer import copy_attached
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.flatbuffer_tree import FlatNode, FlatVector, write_tree
 from pocketserve.tensors import Array
@@ -33,9 +32,6 @@ CONVERTER = Converter(
     quantize=("fp16", "dynamic"),
 )
 
-MAX_REMAINDER = 0.95
-"""Of the size: a model that loses less is small already, or its weights are."""
-
 _NOT_WEIGHTS = frozenset({tfl.DEQUANTIZE, tfl.CALL, tfl.CUSTOM, tfl.DELEGATE})
 """Operators that may read what they take otherwise than as numbers of its type, and what was dequantised before."""
 
@@ -47,23 +43,17 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     """Write the model at ``request.output`` with its weights in half floats (fp16) or int8 (dynamic).
 
     Raises:
-        ConversionError: the model is damaged, newer than what is known here, or would not become smaller.
+        ConversionError: the model is damaged, or newer than what is known here.
     """
     datatype = tfl.FLOAT16 if request.quantize == "fp16" else tfl.INT8
     try:
         model = tfl.read_tflite_model(request.source)
         count = shrink_weights(model, datatype)
         with request.output.open("wb") as file:
-            size = write_tree(model, tfl.IDENTIFIER, file)
-        if size > MAX_REMAINDER * request.source.stat().st_size:
-            raise ConversionError(
-                f"{request.source.name} has next to no weights in float32 that could be stored otherwise, so that it "
-                "would not become smaller; use it as it is"
-            )
-        copy_attached(request.source, request.output)
+            write_tree(model, tfl.IDENTIFIER, file)
     except DamagedFileError as error:
         raise ConversionError(
-            f"{request.source.name} cannot be rewritten: {error}; convert the model that it was made from instead"
+            f"{request.title} cannot be rewritten: {error}; convert the model that it was made from instead"
         ) from error
     return ConversionOutcome(CONVERTER.name, __version__, {"weights": count})
 

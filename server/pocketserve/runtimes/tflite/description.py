@@ -24,9 +24,19 @@ MAX_PROPERTIES_BYTES = 4 * 2**20
 
 def read_metadata(path: Path) -> metadata.ModelMetadata | None:
     """Return the metadata inside a model file, or None where there is none."""
+    content = read_metadata_bytes(path)
+    return None if content is None else parse_metadata(content)
+
+
+def read_metadata_bytes(path: Path) -> bytes | None:
+    """Return the metadata inside a model file as they are stored, or None where there are none."""
     with mapped(path) as data:
-        content = _find_metadata(FlatBuffer(data, b"TFL3"))
-        return None if content is None else _model_metadata(FlatBuffer(content, b"M001").root())
+        return _find_metadata(FlatBuffer(data, b"TFL3"))
+
+
+def parse_metadata(content: bytes) -> metadata.ModelMetadata:
+    """Return metadata of their stored form."""
+    return _model_metadata(FlatBuffer(content, b"M001").root())
 
 
 def read_associated_files(path: Path, names: Sequence[str], limit: int) -> list[bytes]:
