@@ -14,6 +14,7 @@ from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
 from pocketserve.convert.tools.calibration import sample_inputs
+from pocketserve.convert.tools.onnx_quantizer import close_inputs
 
 CONVERTER = Converter(
     name="onnx2tf",
@@ -28,8 +29,6 @@ CONVERTER = Converter(
 _LAYER = re.compile(r"onnx_op_name: (\S+)")
 _NEAREST = "--to onnx --quantize dynamic, or convert the model that it was made from"
 _COLOUR = re.compile(r"\x1b\[\d*m")
-_OLDEST_IR_WITHOUT_WEIGHTS_AMONG_INPUTS = 4
-
 
 _WAYS = ("keep_ncw_or_nchw_or_ncdhw_input_names", "keep_shape_absolutely_input_names")
 """The tool's options for inputs that keep their layout; which one does so depends on the model's first operators."""
@@ -56,11 +55,13 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
                 continue
             result = Path(folder) / f"model_{suffix}.tflite"
             if _answers_alike(prepared, result, request):
+                size = (Path(folder) / "model_float32.tflite").stat().st_size
                 shutil.move(result, request.output)
-                return ConversionOutcome(CONVERTER.name, version("onnx2tf"), {"weights": suffix, "way": way})
+                options = {"weights": suffix, "way": way}
+                return ConversionOutcome(CONVERTER.name, version("onnx2tf"), options, float_bytes=size)
     if refusals:
         raise refusals[0]
-    raise ConversionError(f"what {CONVERTER.name} makes of {request.source.name} answers otherwise", nearest=_NEAREST)
+    raise ConversionError(f"what {CONVERTER.name} makes of {request.title} answers otherwise", nearest=_NEAREST)
 
 
 def _run(request: ConversionRequest, folder: Path, way: str) -> Path:
@@ -124,10 +125,7 @@ def _fixed(model: Any, request: ConversionRequest) -> Any:
     import numpy as np
     import onnxsim
 
-    weights = {weight.name for weight in model.graph.initializer}
-    for entry in [entry for entry in model.graph.input if entry.name in weights]:
-        model.graph.input.remove(entry)
-    model.ir_version = max(model.ir_version, _OLDEST_IR_WITHOUT_WEIGHTS_AMONG_INPUTS)
+    close_inputs(model)
     samples = {} if request.samples is None else dict(np.load(request.samples, allow_pickle=False))
     for entry, tensor in zip(model.graph.input, request.inputs, strict=True):
         shape = samples[tensor.name].shape if tensor.name in samples else ()
@@ -151,5 +149,5 @@ def _refusal(request: ConversionRequest, printed: str, error: BaseException) -> 
     text = _COLOUR.sub("", f"{printed}\n{error}")
     layer = _LAYER.search(text)
     reason = f"it cannot do the layer {layer[1]}" if layer else " ".join(_COLOUR.sub("", str(error)).split())[:300]
-    message = f"{CONVERTER.name} cannot convert {request.source.name}: {reason}"
+    message = f"{CONVERTER.name} cannot convert {request.title}: {reason}"
     return ConversionError(message, detail=text, nearest=_NEAREST)
