@@ -65,6 +65,8 @@ GOOD: dict[str, list[tuple[str, Any]]] = {
     "max_image_pixels": [("1", 1), ("2147483647", 2**31 - 1)],
     "server_name": [("phone", "phone"), ("", "")],
     "log_level": [("debug", "debug"), ("error", "error")],
+    "log_format": [("text", "text"), ("json", "json")],
+    "request_log": [("on", True), ("false", False)],
 }
 BAD: dict[str, list[str]] = {
     "models_dir": ["~nobody-of-this-name/m"],
@@ -72,6 +74,7 @@ BAD: dict[str, list[str]] = {
     "ready_file": ["~nobody-of-this-name/r"],
     "state_dir": ["~nobody-of-this-name/s"],
     "quarantine": ["", "maybe"],
+    "request_log": ["", "maybe"],
     "trial_timeout": ["", "2m"],
     "trial_memory": ["", "half"],
     "http_port": ["", "http", "80.5", "0x50", "9" * 5000],
@@ -125,8 +128,9 @@ OUT_OF_RANGE: dict[str, list[str]] = {
     "max_body_bytes": ["1023", "2GiB", "0"],
     "max_image_pixels": ["0", "2147483648"],
     "log_level": ["INFO", "trace", ""],
+    "log_format": ["JSON", "xml", ""],
 }
-UNCHECKED = {"low_power", "host", "allowed_hosts", "load", "server_name", "log_level"}
+UNCHECKED = {"low_power", "host", "allowed_hosts", "load", "server_name", "log_level", "log_format"}
 
 
 def cases(table: dict[str, list[Any]]) -> list[tuple[str, Any]]:
@@ -257,7 +261,7 @@ def test_every_setting_has_a_flag() -> None:
     serve.add_parser(parser.add_subparsers())
     switches = {name for name, setting in SETTINGS.items() if setting.type == "bool"}
     texts = SETTINGS.keys() - switches - {"models_dir"}
-    arguments = [f"--no-{name}" for name in switches] + [part for name in texts for part in (flag(name), "1")]
+    arguments = [f"--no-{flag(name)[2:]}" for name in switches] + [part for name in texts for part in (flag(name), "1")]
     options = vars(parser.parse_args(["serve", "FOLDER", *arguments]))
     assert options.pop("models_dir") == "FOLDER"
     assert options.pop("load") == ["1"]

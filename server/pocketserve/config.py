@@ -161,6 +161,8 @@ class Config:
     log_level: str = _setting(
         "info", "What is logged: debug, info, warning or error.", choices=("debug", "info", "warning", "error")
     )
+    log_format: str = _setting("text", "How: lines for people, or one JSON document a line.", choices=("text", "json"))
+    request_log: bool = _setting(True, "Log a line for each request, at the level info; never what it holds.")
 
     @property
     def worker_threads(self) -> int:
@@ -174,7 +176,8 @@ SETTINGS: Final = {field.name: field for field in dataclasses.fields(Config)}
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "models": ("load", "quarantine", "trial_timeout", "trial_memory", "memory_budget", "keep_alive"),
     "addresses": ("host", "http_port", "socket", "socket_port", "port_wait", "allowed_hosts", "server_name"),
-    "access and files": ("auth", "token_file", "state_dir", "ready_file", "log_level"),
+    "access and files": ("auth", "token_file", "state_dir", "ready_file"),
+    "log": ("log_level", "log_format", "request_log"),
     "processor and battery": ("threads", "low_power", "low_battery", "hot_battery"),
     "waiting requests": ("queue_limit", "batching", "max_batch", "request_timeout", "drain_timeout"),
     "limits": (

@@ -28,6 +28,7 @@ from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.transports.http.data_plane import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from pocketserve.transports.listener import PortTakenError
+from pocketserve.transports.request_log import RequestLog
 from pocketserve.transports.socket.server import SocketServer
 from pocketserve_wire import ApiError
 
@@ -101,6 +102,8 @@ class _Server:
             if isinstance(error, NotADirectoryError):
                 text = f"{config.models_dir} is no model file of a known kind"
             raise StartError(f"{text}; name a folder of models, or a model: pocketserve serve PATH") from None
+        if config.request_log and log.isEnabledFor(logging.INFO):
+            self._service.traffic.log_request = RequestLog().write
         apps = AppTokens(path_of(config.token_file)) if config.auth else None
         guard = Guard(token, config.allowed_hosts, apps)
         try:

@@ -11,7 +11,8 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 SPACES: Final = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
@@ -75,6 +76,23 @@ class LogFormatter(logging.Formatter):
         """Return the record's line, and a traceback's."""
         first, *more = (printable(line) for line in super().format(record).split("\n"))
         return "\n    ".join([first, *more]) if record.exc_info or record.stack_info else "\\n".join([first, *more])
+
+
+class JsonLogFormatter(logging.Formatter):
+    """Writes each record as one JSON document: time, level and message, and the fields of a request's line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line."""
+        fields: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        if isinstance(record.args, Mapping):
+            fields |= record.args
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
 
 
 def print_json(value: Any) -> None:

@@ -85,6 +85,7 @@ class Traffic:
         self._lock = threading.Lock()
         self._answers: Counter[tuple[str, str, str, int]] = Counter()
         self.connections: dict[str, Callable[[], int]] = {}  # by transport; each that serves puts its own here
+        self.log_request: Callable[..., None] | None = None  # RequestLog.write; None where requests are not logged
 
     def count(self, transport: str, method: str, route: str, status: int) -> None:
         """Count one answer; a route is the dispatch table's pattern, never the path that was asked for."""

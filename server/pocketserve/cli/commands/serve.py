@@ -10,7 +10,7 @@ import sys
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli.output import LogFormatter
+from pocketserve.cli.output import JsonLogFormatter, LogFormatter
 from pocketserve.config import GROUPS, SETTINGS, STATE_VARIABLE, Config, load_config, unknown_variables
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ SWITCHES = {
     "quarantine": "load unseen files without a trial",
     "socket": "answer HTTP only",
     "batching": "run every request on its own",
+    "request_log": "do not log requests",
 }
 
 
@@ -48,8 +49,12 @@ def run(options: argparse.Namespace) -> int:
     # For what knows no settings, such as runtimes and the processes of trials: they look in the same folder.
     os.environ[STATE_VARIABLE] = str(config.state_dir.absolute())
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
+    as_json = config.log_format == "json"
+    handler.setFormatter(JsonLogFormatter() if as_json else LogFormatter("%(asctime)s %(levelname)s %(message)s"))
+    level = config.log_level.upper()
+    # Other packages' debugging is not for those who use this one: Pillow tells each chunk of a picture.
+    logging.basicConfig(level="INFO" if level == "DEBUG" else level, handlers=[handler])
+    logging.getLogger("pocketserve").setLevel(level)
     logging.captureWarnings(True)  # models can warn, in any words
     for name, similar in unknown_variables().items():
         hint = f"did you mean {' or '.join(similar)}?" if similar else "docs/configuration.md lists them"

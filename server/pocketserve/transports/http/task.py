@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,7 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
             error = ApiError(code, f"{fault.reason}: {detail}")
         answer, body = error_response(error), error.body()
         count_answer(self.channel.server.traffic, None, status)
+        self._log(status, len(body))
         self.status = status_line(status)
         self.response_headers = [
             *answer.headers.items(),
@@ -65,6 +67,22 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
         self.content_length = len(body)
         self.set_close_on_finish()
         self.write(body)
+
+    def _log(self, status: int, size: int) -> None:
+        traffic, request = self.channel.server.traffic, self.request
+        if traffic.log_request is not None:
+            is_read = status != 431  # waitress reads a request line of its own in place of one that is too long
+            traffic.log_request(
+                "http",
+                getattr(request, "command", "") if is_read else "",
+                getattr(request, "path", "") if is_read else "",
+                "",
+                status,
+                started=time.monotonic(),
+                bytes_in=request.body_bytes_received,
+                bytes_out=size,
+                trusted=request.trusted,
+            )
 
 
 class GrowingDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -29,8 +30,10 @@ def respond(
     Returns:
         Status line, headers without the body's length, and the body's parts.
     """
+    log_request = service.traffic.log_request
+    started = 0.0 if log_request is None else time.monotonic()
     route = None if isinstance(match, ApiError) else match.route
-    admitted = None
+    admitted, trusted = None, False
     try:
         trusted = _check_access(guard, route, environ)
         if isinstance(match, ApiError):
@@ -47,6 +50,18 @@ def respond(
         answer = dispatch.failure(error, "encoding an answer")
         headers, chunks = _encode_response(answer, {})
     count_answer(service.traffic, admitted, answer.status)
+    if log_request is not None:
+        log_request(
+            "http",
+            environ["REQUEST_METHOD"],
+            environ["PATH_INFO"],
+            "" if isinstance(match, ApiError) else match.path.get("model", ""),
+            answer.status,
+            started=started,
+            bytes_in=len(environ["wsgi.input"].getbuffer()),
+            bytes_out=0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, chunks)),
+            trusted=trusted,
+        )
     return status_line(answer.status), headers, chunks
 
 

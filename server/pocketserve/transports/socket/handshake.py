@@ -29,6 +29,9 @@ _HTTP_ANSWER = (
     b"Content-Length: %d\r\n\r\n%s" % (len(_HTTP_TEXT), _HTTP_TEXT)
 )
 
+_STATUS = {ConnectionFault.UNAUTHORIZED: 401, ConnectionFault.TIMEOUT: 408, ConnectionFault.TOO_MANY_CONNECTIONS: 429}
+"""What HTTP would answer, for the log; 400 to everything else."""
+
 
 class HandshakeConnection:
     """A connection whose peer has proven nothing yet.
@@ -47,10 +50,11 @@ class HandshakeConnection:
         further = server.apps.keys if server.apps is not None else dict
         self._handshake = ServerHandshake(server.key, secrets.token_bytes(NONCE_BYTES), server.limits, further)
         self._refusal: bytes | None = None
+        self._began = time.monotonic()
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         server.event_loop.add(self._descriptor, self)
-        server.event_loop.set_timer(self, time.monotonic() + server.timeouts.handshake)
+        server.event_loop.set_timer(self, self._began + server.timeouts.handshake)
         server.event_loop.arm(self._descriptor)
 
     def on_ready(self, events: int) -> None:
@@ -65,6 +69,7 @@ class HandshakeConnection:
             if self._go_on():
                 self._server.event_loop.arm(self._descriptor)
         except HttpPeerError:
+            self._log_refusal(400, len(_HTTP_TEXT))
             self.leave(_HTTP_ANSWER)
         except ConnectionFaultError as fault:
             self._refuse(fault)
@@ -105,11 +110,19 @@ class HandshakeConnection:
 
     def _refuse(self, fault: ConnectionFaultError) -> None:
         log.debug("refusing a connection: %s", fault.fault.name)
+        self._log_refusal(_STATUS.get(fault.fault, 400), len(fault.body()))
         self._refusal = json_frame(FrameType.ERROR, fault.body(), arg=fault.fault)
         if fault.fault is ConnectionFault.UNAUTHORIZED:
             self._server.event_loop.set_timer(self, time.monotonic() + self._server.timeouts.wrong_proof)
         else:
             self.leave(self._refusal)
+
+    def _log_refusal(self, status: int, size: int) -> None:
+        log_request = self._server.service.traffic.log_request
+        if log_request is not None:
+            log_request(
+                "socket", "HELLO", "", "", status, started=self._began, bytes_in=0, bytes_out=size, trusted=False
+            )
 
     def on_time(self) -> None:
         """The handshake took too long, or it is time to say that the proof was wrong."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import JSON, OCTETS, ApiRequest, ApiResponse, Route, error_response
@@ -110,11 +112,30 @@ class Exchange:
     def _count(self, answer: ApiResponse) -> None:
         route = self._route
         method, pattern = (route.method, route.pattern) if route is not None else ("", "")
-        self._connection.service.traffic.count("socket", method, pattern, answer.status)
+        traffic = self._connection.service.traffic
+        traffic.count("socket", method, pattern, answer.status)
+        if traffic.log_request is not None:
+            method, path = _target_parts(self.frame.target)
+            traffic.log_request(
+                "socket",
+                method,
+                path,
+                self._target[1].get("model", "") if route is not None else "",
+                answer.status,
+                started=self.received,
+                bytes_in=len(self.frame.body),
+                bytes_out=sum(map(len, answer.chunks)),
+            )
 
     def _done_head(self, answer: ApiResponse) -> None:
         answer.chunks = []
         self.done(answer)
+
+
+def _target_parts(target: bytes) -> tuple[str, str]:
+    """Return a target's method and path for the log, without the query; empty texts where it is none."""
+    method, _, path = re.split("[?#]", target.decode("latin-1"), maxsplit=1)[0].partition(" ")
+    return (method, unquote_to_bytes(path).decode("latin-1")) if path.startswith("/") else ("", "")
 
 
 SocketTarget = tuple[Route, dict[str, str], bool, dict[str, str]]

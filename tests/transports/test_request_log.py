@@ -1,0 +1,150 @@
+"""The log's line for each request: over both transports, refusals too, and never what was sent."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from conftest import MODELS, Server, StartServer
+from pocketserve.cli.output import JsonLogFormatter
+from pocketserve.transports.request_log import STRANGERS_A_SECOND, RequestLog
+from pocketserve_client import Client
+from pocketserve_client.errors import ServerError
+
+SECRET = "the-words-of-a-caller"
+
+
+def fields(server: Server) -> list[dict[str, Any]]:
+    """The documents of a server's log that tell of requests."""
+    documents = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+    return [document for document in documents if "transport" in document]
+
+
+def exchange(port: int, sent: bytes) -> bytes:
+    """What a port answers to some bytes until it closes the connection."""
+    with closing(socket.create_connection(("127.0.0.1", port), 10)) as connection:
+        connection.sendall(sent)
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+        return received
+
+
+def ask(server: Server, url: str) -> None:
+    """A request that is answered, and some that are refused, with secrets in each place."""
+    with Client(url, token_file=server.log.with_name("token")) as client:
+        client.predict("petals", [5.1, 3.5, 1.4])
+        for name, body, parameters in (
+            ("petals", f'["{SECRET}"]'.encode(), {"top_k": SECRET}),
+            (str(server.token), b"[1]", {"top_k": "1"}),
+            ("no-model", SECRET.encode(), {"stream": str(server.token)}),
+        ):
+            with pytest.raises(ServerError):
+                client.predict(name, body, parameters=parameters)
+
+
+def test_each_request_of_both_transports_has_a_line_and_no_secret_is_in_it(new_server: StartServer) -> None:
+    server = new_server(MODELS, "--log-format", "json")
+    ask(server, server.url)
+    ask(server, f"socket://127.0.0.1:{server.socket_port}")
+    server.stop()
+    lines = fields(server)
+    for transport in ("http", "socket"):
+        own = [line for line in lines if line["transport"] == transport and line["method"] == "POST"]
+        asked = [(line["path"], line["model"], line["status"]) for line in own]
+        cut = f"{str(server.token)[:16]}..."
+        assert asked == [
+            ("/predictions/petals", "petals", 200),
+            ("/predictions/petals", "petals", 400),
+            (f"/predictions/{cut}", cut, 404),
+            ("/predictions/no-model", "no-model", 404),
+        ]
+        assert own[0]["bytes_in"] == len("[5.1,3.5,1.4]")
+        assert own[0]["bytes_out"] > 100
+        assert all(line["ms"] > 0 and line["level"] == "info" and line["time"].endswith("Z") for line in own)
+        assert own[0]["message"].startswith(f"{transport} POST /predictions/petals 200 petals ")
+    text = server.log.read_text()
+    assert SECRET not in text
+    assert str(server.token) not in text
+
+
+def test_refusals_without_the_token_have_lines(new_server: StartServer) -> None:
+    server = new_server(MODELS, "--log-format", "json", "--max-body-bytes", "1024")
+    server.session.get(f"{server.url}/v2/models?key={SECRET}", headers={"Authorization": f"Bearer {SECRET}"})
+    server.call("GET", "/nowhere/a%0Ab")
+    server.call("POST", "/predictions/petals", data=b" " * 2000)
+    server.session.head(f"{server.url}/v2/health/live")
+    exchange(server.port, b"\x16\x03\x01")
+    exchange(server.socket_port, f"GET /{SECRET} HTTP/1.1\r\n\r\n".encode())
+    with (
+        pytest.raises(Exception, match="token"),
+        Client(f"socket://127.0.0.1:{server.socket_port}", token="x") as client,
+    ):
+        client.index()
+    server.stop()
+    assert [(line["transport"], line["method"], line["path"], line["status"]) for line in fields(server)] == [
+        ("http", "GET", "/v2/models", 401),
+        ("http", "GET", "/nowhere/a%0Ab", 404),
+        ("http", "POST", "/predictions/petals", 413),
+        ("http", "HEAD", "/v2/health/live", 200),
+        ("http", "-", "-", 400),
+        ("socket", "HELLO", "-", 400),
+        ("socket", "HELLO", "-", 401),
+    ]
+    assert SECRET not in server.log.read_text()
+
+
+@pytest.mark.parametrize("option", ["--no-request-log", "--log-level=warning"])
+def test_it_can_be_switched_off(new_server: StartServer, option: str) -> None:
+    server = new_server(MODELS, option)
+    ask(server, server.url)
+    assert "/predictions" not in server.log.read_text()
+
+
+def test_lines_of_text_and_no_debugging_of_other_packages(new_server: StartServer) -> None:
+    server = new_server(MODELS, "--log-level", "debug")
+    picture = (MODELS / "digits/samples/7.png").read_bytes()
+    answer = server.call("POST", "/predictions/digits", data=picture)
+    server.stop()
+    text = server.log.read_text()
+    size = len(answer.content)
+    line = rf" INFO http POST /predictions/digits 200 digits [\d.]+ ms, {len(picture)} B in, {size} B out$"
+    assert re.search(line, text, re.MULTILINE)
+    assert "STREAM" not in text
+
+
+def test_requests_without_the_token_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log = RequestLog()
+    sizes = {"started": time.monotonic(), "bytes_in": 0, "bytes_out": 0}
+    log._second = 1 << 40  # no second ends while the test runs: this one began in the future
+    for _ in range(STRANGERS_A_SECOND + 5):
+        log._has_room(1 << 40)
+    assert not log._has_room(1 << 40)
+    assert log._has_room(1 + (1 << 40))
+    assert caplog.messages == ["6 more requests without the token are not listed"]
+    log.write("http", "get\n", "/a b\n", "m", 200, **sizes)
+    assert " - /a%20b%0A 200 m " in caplog.messages[-1]
+
+
+def test_a_document_keeps_a_traceback_in_its_line() -> None:
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        record = logging.LogRecord(
+            "name", logging.ERROR, "file", 1, "failed: %s", ("a\x1b",), (ValueError, error, None)
+        )
+    text = JsonLogFormatter().format(record)
+    assert "\n" not in text
+    assert "\x1b" not in text
+    document = json.loads(text)
+    assert document["level"] == "error"
+    assert document["message"] == "failed: a\x1b"
+    assert "two\nlines" in document["traceback"]
