@@ -127,7 +127,7 @@ def test_many_floats_take_little_more_than_their_list():
 
 def test_what_is_not_finite_comes_back_as_a_token(kit_server):
     answer = predict(kit_server, "two_signatures", '{"instances": [[NaN, Infinity], [-Infinity, 1]]}')
-    assert answer.text == '{"predictions":[[NaN,Infinity],[-Infinity,2.0]]}'
+    assert answer.text == '{"predictions":[[NaN,Infinity],[-Infinity,2.0]]}\n'
 
 
 def test_a_signature_is_chosen_by_its_name(kit_server):

@@ -8,13 +8,16 @@ from functools import cache
 from typing import Any
 
 from pocketserve.api import dispatch
-from pocketserve.api.messages import ApiRequest, ApiResponse, Route
+from pocketserve.api.messages import JSON, ApiRequest, ApiResponse, Route
 from pocketserve.auth.guard import Guard
 from pocketserve.engine.statistics import Traffic
 from pocketserve.service import Service
 from pocketserve.transports.http import compression
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip import parse_json_length
+
+LINE_END = b"\n"
+"""Stands behind JSON, so that a shell's prompt does not stand behind curl's answer."""
 
 Environ = dict[str, Any]
 
@@ -124,6 +127,8 @@ def _encode_response(answer: ApiResponse, environ: Environ) -> tuple[dict[str, s
     chunks = answer.chunks
     if answer.json_length is not None:
         headers["Inference-Header-Content-Length"] = str(answer.json_length)
+    elif answer.content_type == JSON:
+        chunks = [*chunks, LINE_END]
     if answer.compressible:
         headers["Vary"] = "Accept-Encoding"
         coding = compression.choose_coding(environ.get("HTTP_ACCEPT_ENCODING"))
