@@ -196,17 +196,20 @@ def test_an_array_of_the_tensors_own_kind_is_the_tensor() -> None:
         ({"shape": (-1, 3, 2, 4)}, np.zeros((2, 4, 3), np.float32), "FP32 [2, 4, 3]"),
         ({"shape": (-1, 3, 2, 4)}, np.zeros((3, 2, 4), np.int16), "INT16 [3, 2, 4]"),
         ({"shape": (-1, 2, 4, 3)}, np.zeros((2, 2, 4, 3), np.float32), "FP32 [2, 2, 4, 3]"),
-        ({"shape": (-1, 2, 4, 3)}, np.zeros((2, 2, 4, 3), np.uint8), "UINT8 [2, 2, 4, 3]; send a picture as its file"),
-        ({"shape": (-1, 3, 2, 5)}, np.zeros((3, 2, 5), np.uint8), "UINT8 [3, 2, 5]; send a picture as its file"),
+        ({"shape": (-1, 2, 4, 3)}, np.zeros((2, 2, 4, 3), np.uint8), "UINT8 [2, 2, 4, 3]"),
+        ({"shape": (-1, 3, 2, 5)}, np.zeros((3, 2, 5), np.uint8), "UINT8 [3, 2, 5]"),
+        ({"shape": (-1, 3, 2, 4)}, np.zeros((3, 2, 4), np.int64), "INT64 [3, 2, 4]"),
+        ({"shape": (-1, 2, 4, 1)}, np.zeros((1, 8), np.uint8), "UINT8 [1, 8]"),
+        ({"shape": (-1, 2, 4, 1)}, np.zeros((8, 1), np.uint8), "UINT8 [8, 1]"),
         ({"shape": (-1, -1, -1, 3), "size": (4, 2)}, np.zeros((1, 3, 3, 3), np.float32), "FP32 [1, 3, 3, 3]"),
     ],
 )
 def test_arrays_that_a_model_would_misread(options: dict[str, Any], array: Array, got: str) -> None:
-    """Other layouts, other datatypes and batches of which only the first picture would be answered."""
+    """Other layouts, whole numbers for real ones, rows, batches of which only the first picture would be answered."""
     with pytest.raises(ApiError) as caught:
         task(**options).prepare(npy(array))
     assert caught.value.code is ErrorCode.INVALID_INPUT
-    assert caught.value.message.endswith(f"got {got}" if ";" not in got else f"got {got}, or convert the array")
+    assert caught.value.message.endswith(f"got {got}; send a picture as its file or as UINT8 [height, width, 3]")
     assert caught.value.message.startswith("input 'image': expected FP32 [1, ")
 
 

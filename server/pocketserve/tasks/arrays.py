@@ -75,20 +75,15 @@ def _npy_array(body: memoryview) -> Array:
 
 def picture_in(array: Array) -> Array | None:
     """Return the pixels of an array that is one picture, uint8 [height, width] or [height, width, 3 or 4] (grey, RGB,
-    RGBA), without a copy; None for what is no picture.
+    RGBA), without a copy; None for what is no picture, such as a single row.
     """
-    if array.dtype != np.uint8 or 0 in array.shape:
+    if array.dtype != np.uint8 or 0 in array.shape or (array.ndim == 2 and 1 in array.shape):
         return None
     if array.shape[:1] == (1,) and (array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in (1, 3, 4))):
         array = array[0]
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     return array if array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4)) else None
-
-
-def read_values(body: memoryview, spec: TensorSpec) -> Array:
-    """Read an input's values from a JSON array, number or ``.npy`` file; see :func:`fit_shape`."""
-    return fit_array(read_npy(body), spec) if is_npy(body) else fit_values(strict_json.loads(body), spec)
 
 
 def fit_values(values: Any, spec: TensorSpec) -> Array:
@@ -106,11 +101,12 @@ def fit_values(values: Any, spec: TensorSpec) -> Array:
     return to_array(Tensor(spec.name, datatype.name, shape, from_json_values(flat, datatype, shape, owner)))
 
 
-def fit_array(array: Array, spec: TensorSpec) -> Array:
+def fit_array(array: Array, spec: TensorSpec, *, picture: bool = False) -> Array:
     """Return an array as the spec's datatype.
 
     Numbers keep their meaning: whole numbers of 8 and 16 bits are pixels, samples or codes, so they are no real
-    numbers, and only integers of a quantised input's own datatype are its codes.
+    numbers, and only integers of a quantised input's own datatype are its codes. For a ``picture`` as the input tensor,
+    whole numbers of any size are pixels.
     """
     dtype = array.dtype
     target = np.dtype(DATATYPES[spec.datatype].typestr)
@@ -119,8 +115,10 @@ def fit_array(array: Array, spec: TensorSpec) -> Array:
     elif spec.open and not dtype.kind == target.kind == "f":
         target = dtype
     shape = fit_shape(array.shape, spec)
-    if shape is None or not _same_meaning(dtype, target, spec):
+    pixels = picture and dtype.kind in "iu" and target.kind == "f"
+    if shape is None or pixels or not _same_meaning(dtype, target, spec):
         advice = "; send a picture as its file, or convert the array" if dtype == np.uint8 else ""
+        advice = "; send a picture as its file or as UINT8 [height, width, 3]" if picture else advice
         raise _misfit(spec, f"{datatype_of(dtype)} {list(array.shape)}{advice}")
     with np.errstate(over="ignore"):
         fitted = array.astype(target, copy=False)

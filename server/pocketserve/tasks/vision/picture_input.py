@@ -17,7 +17,7 @@ from pocketserve.tasks.vision.geometry import Placement, place
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve.tasks.vision.preprocessing import ImageOptions, complete, image_options
 from pocketserve.tensors import Array, TensorSpec, quantize
-from pocketserve_wire import DATATYPES
+from pocketserve_wire import DATATYPES, strict_json
 
 if TYPE_CHECKING:
     from pocketserve.tasks.vision.drawing import Canvas
@@ -58,9 +58,14 @@ class PictureInput:
         Numbers (JSON, ``.npy``) are the tensor itself: then the input counts as the picture.
         """
         if is_tensor(body, hints, self._single):
-            return arrays.read_values(body, self._single), place(self.size, self.size, "stretch")
+            return self._read_tensor(body), place(self.size, self.size, "stretch")
         pixels, placement = read_picture(body, self.shape, self.options, self.max_pixels, hints)
         return self._normalise(pixels), placement
+
+    def _read_tensor(self, body: memoryview) -> Array:
+        if arrays.is_npy(body):
+            return arrays.fit_array(arrays.read_npy(body), self._single, picture=True)
+        return arrays.fit_values(strict_json.loads(body), self._single)
 
     def describe(self) -> str:
         """Return what happens to a picture, in words."""
