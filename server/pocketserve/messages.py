@@ -7,6 +7,8 @@ from collections.abc import Iterable
 MAX_WORD = 40
 """Letters; a longer one is cut."""
 
+MAX_SUGGESTIONS = 5
+
 
 def plural(number: int, singular: str, many: str = "") -> str:
     """Return a number with its noun: ``1 process``, ``2,000 processes``; ``many`` is ``singular`` with an s."""
@@ -30,13 +32,13 @@ def excerpt(text: object, maximum: int = 300) -> str:
 
 
 def near(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names that an unknown one may mean: those that end with it, else begin with it, else the closest."""
+    """Return the names that an unknown one may mean: those whose last words it is, else first, else the closest."""
     import difflib  # for a mistake only: a start does without it
 
     name, names = name[:64], list(names)
-    ends = [other for other in names if name and other.endswith(f"_{name}")]
-    begins = [other for other in names if name and other.startswith(f"{name}_")]
-    return ends or begins or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    ends = [other for other in names if name and other.endswith((f"_{name}", f"-{name}"))]
+    begins = [other for other in names if name and other.startswith((f"{name}_", f"{name}-"))]
+    return (ends or begins)[:MAX_SUGGESTIONS] or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

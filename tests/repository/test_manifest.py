@@ -103,13 +103,14 @@ NOT_TEXTS: list[Any] = ["a", 1, {}, [1], ["a", None], [["a"]]]
 NOT_TABLE: list[Any] = ["a", 1, True, []]
 NOT_TABLES: list[Any] = ["a", 1, {}, [1], [[]], [SPEC, "a"]]
 NOT_PATH: list[Any] = [1, "", "../up", "a/../../b", "..", "/etc/passwd", "a\0b", "a\\b", ["a"]]
+NOT_LABELS: list[Any] = [*NOT_PATH[:-1], ["a", 1], [["a"]]]
 NOT_NUMBERS: list[Any] = ["1", True, [], ["1"], [True], [1, float("nan")], float("inf"), 10**400, [[1]], {}]
 WRONG: dict[str, list[Any]] = {
     "description": NOT_TEXT,
     "license": NOT_TEXT,
     "task": [1, "vision", "Tensors", "", ["tensors"], {}],
     "default_version": NOT_TEXT,
-    "labels": NOT_PATH,
+    "labels": NOT_LABELS,
     "threads": [0, -1, 257, 1.0, True, "2", [1], 10**30],
     "instances": [0, 65, 1.0, False, "1"],
     "queue_limit": [0, 1025, 1.5, True, "64"],
@@ -225,7 +226,7 @@ WRONG: dict[str, list[Any]] = {
     "items.pad": ["both", 1],
     "items.exclude_seen": ["yes", 0],
     "translations": NOT_TABLE,
-    "translations.de": NOT_PATH,
+    "translations.de": NOT_LABELS,
     "features": NOT_TABLE,
     "features.names": NOT_TEXTS,
     "features.units": NOT_TEXTS,
@@ -346,9 +347,18 @@ def test_unknown_keys(case: str) -> None:
 
 
 def test_a_misspelt_task_is_guessed() -> None:
-    """And so is every other choice of a manifest."""
+    """And so is every other choice of a manifest; half of a name may mean several."""
     with pytest.raises(ManifestError, match=r"not 'image-clasification'; did you mean 'image-classification'\?"):
         parse_manifest({"task": "image-clasification"})
+    with pytest.raises(ManifestError, match=r"did you mean 'image-classification' or 'audio-.*' or 'text-.*' or 'tab"):
+        parse_manifest({"task": "classification"})
+
+
+def test_labels_as_lists() -> None:
+    """Names of classes may stand in the manifest itself."""
+    found = parse_manifest({"labels": ["cat", "dog"], "translations": {"de": ["Katze", "Hund"], "fr": "fr.txt"}})
+    assert found.labels == ("cat", "dog")
+    assert found.translations == {"de": ("Katze", "Hund"), "fr": "fr.txt"}
 
 
 def test_feedback_names_outputs() -> None:
@@ -430,6 +440,16 @@ def test_paths_that_no_file_can_have(path: str) -> None:
 
 FILES = {
     "not TOML": (b"task = ", "model.toml: not valid TOML: "),
+    "no quotes": (
+        b"threads = 1\ntask = image-classification  # of birds\n",
+        "model.toml: not valid TOML: Invalid value (at line 2, column 8); put it in quotes: "
+        'task = "image-classification"',
+    ),
+    "Python's truth": (
+        b"batching = True",
+        "model.toml: not valid TOML: Invalid value (at line 1, column 12); write batching = true",
+    ),
+    "no quotes, and more": (b"labels = a.txt b.txt\n", "model.toml: not valid TOML: "),
     "duplicate key": (b"threads = 1\nthreads = 2\n", "model.toml: not valid TOML: "),
     "impossible date": (b"threads = 2026-13-45\n", "model.toml: "),
     "not UTF-8": (b'description = "\xff"', "model.toml: cannot be read: "),
@@ -444,7 +464,10 @@ FILES = {
         b"threads = 0x" + b"f" * 5000,
         "model.toml: threads must be a whole number from 1 to 256, not a number of over 4300 digits",
     ),
-    "such a number in a list": (b"labels = [0x" + b"f" * 5000 + b"]", "model.toml: labels must be a path"),
+    "such a number in a list": (
+        b"labels = [0x" + b"f" * 5000 + b"]",
+        "model.toml: labels must be a list of texts, or a path",
+    ),
 }
 
 

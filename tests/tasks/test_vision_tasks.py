@@ -415,10 +415,11 @@ def test_where_labels_come_from(tmp_path: Path, case: str) -> None:
     assert list(find_labels(facts(tmp_path, {"s": (1, 2)}, files=files, properties=properties)).names) == wanted
 
 
-def test_languages(tmp_path: Path) -> None:
-    """The wanted language, its relative, or the first."""
-    manifest = {"labels": "l.txt", "translations": {"de": "l.de.txt", "pt-BR": "l.pt.txt"}}
-    files = {"l.txt": "cat\n", "l.de.txt": "Katze\n", "l.pt.txt": "gato\n"}
+@pytest.mark.parametrize("name", ["l.txt", ["cat"]])
+def test_languages(tmp_path: Path, name: str | list[str]) -> None:
+    """The wanted language, its relative, or the first; in files or in the manifest."""
+    manifest = {"labels": name, "translations": {"de": ["Katze"], "pt-BR": "l.pt.txt"}}
+    files = {"l.txt": "cat\n", "l.pt.txt": "gato\n"}
     labels = find_labels(facts(tmp_path, {"s": (1, 2)}, manifest, files))
     found = [labels.in_language(tag)[0] for tag in (None, "de", "de-AT", "pt", "fr")]
     assert found == ["cat", "Katze", "Katze", "gato", "cat"]

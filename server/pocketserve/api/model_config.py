@@ -25,7 +25,7 @@ def triton_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
     inputs, outputs = model.inputs.specs, model.shown_outputs.specs
     rows = max_batch_size((*inputs, *outputs))
     pictures = task_named(model.task.name).takes_pictures
-    labels = entry.manifest.labels
+    labels = entry.manifest.labels if isinstance(entry.manifest.labels, str) else ""
     config: dict[str, Any] = {
         "name": entry.name,
         "platform": model.platform,
@@ -33,7 +33,7 @@ def triton_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
         "version_policy": {"all": {}},
         "max_batch_size": rows,
         "input": [_tensor(spec, rows) | {"format": _format(spec) if pictures else NO_FORMAT} for spec in inputs],
-        "output": [_tensor(spec, rows) | {"label_filename": labels or ""} for spec in outputs],
+        "output": [_tensor(spec, rows) | {"label_filename": labels} for spec in outputs],
         "instance_group": [{"name": entry.name, "kind": "KIND_CPU", "count": len(model.sessions)}],
         "default_model_filename": model.version.path.name,
         "parameters": {"runtime": {"string_value": model.runtime}},

@@ -79,7 +79,7 @@ def _write_manifest(entry: ModelEntry, home: Path, version: str, file: str) -> N
     def change(document: Document) -> None:
         document["versions"] = {version: {"file": file}}
         document["default_version"] = version
-        if entry.manifest.labels is not None:
+        if isinstance(entry.manifest.labels, str):
             document["labels"] = entry.manifest.labels
 
     try:

@@ -6,6 +6,7 @@ Every fault names the file, the key and the fix. The format is documented in ``d
 from __future__ import annotations
 
 import math
+import re
 import string
 import tomllib
 from collections.abc import Mapping
@@ -59,8 +60,8 @@ class Manifest(NamedTuple):
     license: str = ""
     task: str | None = None
     default_version: str | None = None
-    labels: str | None = None
-    translations: Mapping[str, str] = {}
+    labels: str | tuple[str, ...] | None = None  # the file that holds them, or themselves
+    translations: Mapping[str, str | tuple[str, ...]] = {}
     threads: int | None = None
     instances: int = 1
     queue_limit: int | None = None
@@ -98,12 +99,23 @@ def read_manifest(path: Path) -> Manifest:
         if not _is_shallow(document, MAX_DEPTH):
             raise ManifestError(f"{path.name}: its tables and lists are nested more than {MAX_DEPTH} deep")
     except tomllib.TOMLDecodeError as error:
-        raise ManifestError(f"{path.name}: not valid TOML: {error}") from None
+        raise ManifestError(f"{path.name}: not valid TOML: {error}{_hint(content, str(error))}") from None
     except OSError as error:
         raise ManifestError(f"{path.name}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an integer of too many digits
         raise ManifestError(f"{path.name}: cannot be read: {error}") from None
     return parse_manifest(document, path.name)
+
+
+def _hint(content: bytes, error: str) -> str:
+    """Return the cure of a bare word as a value in the line that an error names; empty for other faults."""
+    number = re.search(r"at line (\d+)", error)
+    line = content.decode().split("\n")[int(number[1]) - 1] if number else ""
+    bare = re.fullmatch(r"\s*([\w.-]+)\s*=\s*([A-Za-z][\w./-]*)\s*(#.*)?", line)
+    if bare is None:
+        return ""
+    key, word = bare[1], bare[2]
+    return f"; write {key} = {word.lower()}" if word in ("True", "False") else f'; put it in quotes: {key} = "{word}"'
 
 
 def _is_shallow(value: Any, depth: int) -> bool:
@@ -123,7 +135,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         license=table.text("license"),
         task=task,
         default_version=table.text("default_version") or None,
-        labels=table.relative_path("labels"),
+        labels=table.path_or_texts("labels"),
         translations=_translations(table),
         threads=table.integer("threads", 1, 256),
         instances=table.integer("instances", 1, 64) or 1,
@@ -162,13 +174,13 @@ def is_valid_name(name: str) -> bool:
     )
 
 
-def _translations(table: TomlTable) -> dict[str, str]:
-    """Parse ``[translations]``: a file like ``labels`` by language."""
+def _translations(table: TomlTable) -> dict[str, str | tuple[str, ...]]:
+    """Parse ``[translations]``: what ``labels`` is, by language."""
     inner = table.table("translations")
-    files = {tag: path for tag in inner.left() if (path := inner.relative_path(tag)) is not None}
-    if len(files) > MAX_LANGUAGES:
-        raise table.fault("translations", f"names {len(files)} languages; {MAX_LANGUAGES} are possible")
-    return files
+    labels = {tag: each for tag in inner.left() if (each := inner.path_or_texts(tag)) is not None}
+    if len(labels) > MAX_LANGUAGES:
+        raise table.fault("translations", f"names {len(labels)} languages; {MAX_LANGUAGES} are possible")
+    return labels
 
 
 def _sections(table: TomlTable, task: str | None) -> list[tuple[Section, Any]]:

@@ -32,7 +32,7 @@ MAX_BYTES: Final = 64 << 20  # the largest that any task reads. Of a larger one,
 def names_for(manifest: Manifest) -> tuple[str, ...]:
     """Return names of the files that a task may read, relative to one of :func:`folders_of`."""
     names = (*NAMES, manifest.labels, *manifest.translations.values(), *manifest.files)
-    return tuple(dict.fromkeys(name for name in names if name is not None))
+    return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
 def folders_of(entry: ModelEntry, version: VersionEntry) -> Sequence[Path]:

@@ -89,6 +89,15 @@ class TomlTable:
         value: str | None = self.take(key, is_contained_name, "a path inside the model's folder")
         return value
 
+    def path_or_texts(self, key: str) -> str | tuple[str, ...] | None:
+        """Return a path below the model's folder, or a list of texts."""
+
+        def check(value: Any) -> bool:
+            return is_contained_name(value) or _is_list(value, str)
+
+        value = self.take(key, check, "a list of texts, or a path inside the model's folder")
+        return tuple(value) if isinstance(value, list) else value
+
     def table(self, key: str) -> TomlTable:
         """Return a table within; an empty one if the key is missing."""
         return self.optional_table(key) or TomlTable({}, self._file, f"{self._prefix}{key}.")

@@ -10,7 +10,7 @@ import numpy as np
 
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tensors import Array, TensorSpec, datatype_of, to_array
-from pocketserve_wire import DATATYPES, ApiError, Tensor, strict_json
+from pocketserve_wire import DATATYPES, ApiError, Tensor
 from pocketserve_wire.limits import MAX_JSON_DEPTH
 from pocketserve_wire.strict_json import json_type
 from pocketserve_wire.tensor import from_json_values, invalid

@@ -59,8 +59,10 @@ def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
 def _find(facts: ModelFacts, output: int | None) -> Labels:
     manifest = facts.manifest
     if manifest.labels is not None:
-        files = _read_labels(facts, facts.entry.folder, [manifest.labels, *manifest.translations.values()])
-        return Labels(files[manifest.labels], {tag: files[name] for tag, name in manifest.translations.items()})
+        sources = (manifest.labels, *manifest.translations.values())
+        files = _read_labels(facts, facts.entry.folder, [source for source in sources if isinstance(source, str)])
+        names, *translated = [files[source] if isinstance(source, str) else source for source in sources]
+        return Labels(names, dict(zip(manifest.translations, translated, strict=True)))
     labels = _of_metadata(facts, output)
     if labels.names:
         return labels
@@ -73,7 +75,7 @@ def _find(facts: ModelFacts, output: int | None) -> Labels:
 
 
 def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Read files of one label a line, in the order of the classes; each is read once."""
+    """Read files of one label a line by name, in the order of the classes; each is read once."""
     contents: dict[str, bytes] = {}
     for name in dict.fromkeys(names):
         path = folder / name
