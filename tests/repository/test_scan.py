@@ -304,6 +304,19 @@ def test_an_archive_beside_what_was_in_it(tmp_path: Path) -> None:
     assert str(found["o"].problem).startswith("o.zip is an archive")
 
 
+def test_a_pickle_beside_what_was_made_from_it(tmp_path: Path) -> None:
+    """It is a version that is not served; other pickles, and those that a manifest leaves out, are no model's."""
+    files = ["iris.joblib", "iris.onnx", "m/a.pkl", "m/a.onnx", "m/scaler.pkl", "m/a.int8.onnx", "n/a.onnx", "n/a.pkl"]
+    models = scan(fill(tmp_path, *files, n='versions.v.file = "a.onnx"'))
+    assert {name: list(entry.versions) for name, entry in models.items()} == {
+        "iris": ["onnx", "joblib"],
+        "m": ["onnx-int8", "onnx", "pkl"],
+        "n": ["v"],
+    }
+    assert models["iris"].default_version == models["m"].default_version == "onnx"
+    assert "a.pkl is a pickle, which is code" in str(models["m"].versions["pkl"].problem)
+
+
 def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
     """A manifest declares the versions; files that it leaves out are none."""
     toml = 'default_version = "b"\n[versions.a]\nfile = "a.tflite"\nxnnpack = true\n[versions.b]\nfile = "sub/b.tflite"'

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pocketserve.repository.manifest import FILE_NAME, Manifest, VersionOptions, is_valid_name, read_manifest
 from pocketserve.repository.toml_table import ManifestError
-from pocketserve.repository.unsupported_files import advice, advice_for_content, advice_for_folder
+from pocketserve.repository.unsupported_files import PICKLES, advice, advice_for_content, advice_for_folder
 from pocketserve.runtimes.model_files import failed_download
 from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.registry import (
@@ -241,6 +241,9 @@ def _versions_of_files(paths: list[Path], *, variant_from: str) -> dict[str, Ver
         if name in versions or not is_valid_name(name):
             name = f"{kind.name}-{len(versions) + 1}"
         versions[name] = VersionEntry(name, kind, path)
+    for path in (path.with_suffix(suffix) for path in kinds for suffix in PICKLES):
+        if path.is_file() and (reason := advice(path.name)) is not None:  # its owner may wait for it
+            versions.setdefault(path.suffix[1:], VersionEntry(path.suffix[1:], FORMATS[-1], path, problem=reason[1]))
     return versions
 
 

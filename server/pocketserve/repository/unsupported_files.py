@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _ARCHIVE = "is an archive: unpack it, so that the model file or the model's folder lies in the models folder"
 _UNFINISHED = "is a download that has not finished: fetch the file again"
 _OTHER_FORMAT = "is of a format that is not served: export the model it was made from as ONNX or TFLite"
+PICKLES = (".pkl", ".pickle", ".joblib")
 _ZIP = (0, b"PK")
 _SUFFIXES = {
     "holds weights without a model: put it into a folder with a model.py that builds the model and a model.toml, or "
@@ -32,7 +33,7 @@ _SUFFIXES = {
     _ARCHIVE: ".zip .tar .tar.gz .tgz .7z .rar .gz .bz2 .xz .zst",
     _UNFINISHED: ".part .crdownload .partial",
     "is a pickle, which is code and is never opened: convert the model to ONNX where it was trained (skl2onnx, "
-    "onnxmltools)": ".pkl .pickle .joblib",
+    "onnxmltools)": " ".join(PICKLES),
     "is a language model for an engine of its own, such as llama.cpp, which is not part of Pocketserve": (
         ".gguf .ggml .llamafile .litertlm"
     ),
