@@ -20,6 +20,7 @@ from pocketserve import __version__
 from pocketserve.cli import COMMANDS, main
 from pocketserve.cli.commands.bench import memory_of
 from pocketserve.cli.commands.models import _load_each, _print_models
+from pocketserve.cli.commands.predict import _print_answer
 from pocketserve.cli.local import open_local
 from pocketserve.cli.measurement import load_warning
 from pocketserve_client import ConnectionLostError
@@ -273,6 +274,16 @@ def test_long_answers_are_cut_for_people_only(run, connection):
     text = run("predict", "petals", rows, *connection)
     assert "… 10 more; --json prints all" in text
     assert len(json.loads(run("predict", "petals", rows, "--json", *connection))["predictions"]) == 60
+
+
+@pytest.mark.parametrize(("score", "advice"), [(8.1, True), (-0.2, True), (1.0005, False), (0.0, False)])
+def test_scores_that_are_no_probabilities(capsys, score, advice):
+    """Whoever sees logits learns how a model's scores become probabilities; distances and counts are left alone."""
+    answer = {"model": "m", "version": "v", "task": "text-classification", "timing_ms": {"infer": 1.0}}
+    _print_answer({**answer, "predictions": [{"label": "a", "index": 0, "score": score}]})
+    assert ('activation = "softmax"' in capsys.readouterr().out) is advice
+    _print_answer({**answer, "task": "recommendation", "predictions": [{"label": "a", "index": 0, "score": 9.0}]})
+    assert "activation" not in capsys.readouterr().out
 
 
 def test_the_folder_that_is_named_comes_before_what_lies_in_the_working_directory(run, tmp_path, monkeypatch):

@@ -100,6 +100,7 @@ def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> d
     facts: dict[str, Any] = {
         "task": task.name,
         **{key: texts[key] for key in ("input", "preprocessing", "answer") if key in texts},
+        "advice": getattr(task, "advice", ""),
         "labels": len(labels),
         "first_labels": labels[:SHOWN_LABELS],
         "examples": {"shell": f"pocketserve predict --local {local} {file}"} if local else examples,

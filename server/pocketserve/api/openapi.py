@@ -98,7 +98,7 @@ SCHEMAS: dict[str, Schema] = {
         parameters=PARAMETERS,
         card=_object(
             ("task", "examples"),
-            **dict.fromkeys(("task", "input", "preprocessing", "answer"), TEXT),
+            **dict.fromkeys(("task", "input", "advice", "preprocessing", "answer"), TEXT),
             labels=COUNT,
             first_labels=_array(TEXT),
             examples=_map(TEXT),

@@ -27,6 +27,10 @@ def select_task(facts: ModelFacts) -> Task:
             raise
         log.warning("%s, version %r, is served as tensors, not as %s: %s", *version, name, error)
         return tensors.create(facts, str(error))
+    if isinstance(task, tensors.Tensors) and facts.manifest.task is None:
+        from pocketserve.tasks.advice import advice_of  # late: it imports tasks, which other models may not need
+
+        task.advice = advice_of(facts, task.labels)
     if (problem := getattr(task, "problem", "")) and name != tensors.TASK.name:
         log.warning("%s, version %r: %s", *version, problem)
     return task

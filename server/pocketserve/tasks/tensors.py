@@ -14,6 +14,8 @@ from pocketserve.tensors import Array, TensorSpec, to_tensor
 from pocketserve_wire import strict_json
 from pocketserve_wire.tensor import to_json_values
 
+TASK_ADVICE = "for pictures or text set a task in a model.toml, beside the file in a folder of its own"
+
 
 def fits(facts: ModelFacts) -> bool:
     """Return True: any model takes numbers."""
@@ -38,6 +40,9 @@ class Tensors:
         optional: inputs that the server fills in where they are missing: the state of a model with a memory.
         labels: names of classes, for those who ask for classes of an output.
         problem: why a model whose file names another task is served by this one; empty for all others.
+
+    Attributes:
+        advice: how a model that looks like one of another task gets it; empty where nothing tells.
     """
 
     name = "tensors"
@@ -47,6 +52,7 @@ class Tensors:
     ) -> None:
         self.labels = labels
         self.problem = problem
+        self.advice = ""
         self._specs = {spec.name: spec for spec in inputs}
         self._required = [spec for spec in inputs if not any(name in optional for name in (spec.name, *spec.aliases))]
 
@@ -57,7 +63,7 @@ class Tensors:
         if not arrays.looks_like_json(body):
             raise invalid_input(
                 "this model takes numbers: send a JSON array, an object of arrays by input name, or a .npy file; "
-                "for pictures or text set a task in a model.toml, beside the file in a folder of its own"
+                f"{self.advice or TASK_ADVICE}"
             )
         values = strict_json.loads(body)
         if isinstance(values, dict):

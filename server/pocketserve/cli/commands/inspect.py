@@ -85,7 +85,9 @@ def _print_card(card: dict[str, Any]) -> None:
     more = " …" if card.get("labels", 0) > len(card.get("first_labels", ())) else ""
     print("\nAsked with raw input:")
     names = f"{card['labels']}: {labels}{more}" if labels else ""
-    print_facts([*((key, card.get(key, "")) for key in ("input", "preprocessing", "answer")), ("labels", names)])
+    print_facts(
+        [*((key, card.get(key, "")) for key in ("input", "advice", "preprocessing", "answer")), ("labels", names)]
+    )
     for language, text in card["examples"].items():
         print(f"\n{printable(language)}:\n{textwrap.indent(text, '  ')}")
 

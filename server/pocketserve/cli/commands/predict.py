@@ -20,6 +20,11 @@ from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table, printable
 
 MAX_ROWS = 50
+ROUNDING = 1e-3  # of a probability, in half precision
+LOGITS_ADVICE = (
+    "\nThese scores are no probabilities. If the model gives logits, write into its model.toml:\n"
+    '  [classification]\n  activation = "softmax"'
+)
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")  # several such words are fractions, not twice as many numbers
 
 
@@ -170,6 +175,8 @@ def _print_answer(answer: dict[str, Any]) -> None:
     predictions: list[dict[str, Any]] = answer["predictions"]
     if predictions:
         _print_predictions(predictions)
+        if answer["task"].endswith("classification") and any(map(_is_no_probability, predictions)):
+            print(LOGITS_ADVICE)
         timing = answer["timing_ms"]
         model = printable(f"{answer['model']}/{answer['version']}")
         print(f"\n{model}: {sum(timing.values()):.1f} ms, of which model {timing['infer']:.1f} ms")
@@ -187,6 +194,10 @@ def _print_predictions(predictions: list[dict[str, Any]]) -> None:
     print_table([key.upper() for key in keys], rows)
     if len(predictions) > MAX_ROWS:
         print(f"… {len(predictions) - MAX_ROWS} more; --json prints all")
+
+
+def _is_no_probability(entry: dict[str, Any]) -> bool:
+    return not -ROUNDING <= entry["score"] <= 1 + ROUNDING
 
 
 def _cell(value: Any) -> str:

@@ -21,17 +21,21 @@ NAME = "image-classification"
 
 def fits(facts: ModelFacts) -> bool:
     """Return whether a picture goes in and one row of scores comes out for which there are as many names."""
-    if not takes_picture(facts) or len(facts.outputs) != 1:
-        return False
-    shape = facts.outputs[0].shape
-    classes = shape[-1] if shape and all(dim in (1, -1) for dim in shape[:-1]) else 0
-    if classes < 2 or facts.outputs[0].datatype == "BYTES":
+    if not takes_picture(facts) or (classes := class_count(facts)) < 2:
         return False
     content = facts.metadata.inputs[0].content if facts.metadata.inputs else None
     if content is not None and content.kind == "image" and facts.output_metadata(0).associated_files:
         return True
     # A list without its background class, or with one, is off by one.
     return abs(len(find_labels(facts).names) - classes) <= 1
+
+
+def class_count(facts: ModelFacts) -> int:
+    """Return how many scores the only output has in its one row; 0 for other outputs."""
+    if len(facts.outputs) != 1 or facts.outputs[0].datatype == "BYTES":
+        return 0
+    shape = facts.outputs[0].shape
+    return shape[-1] if shape and all(dim in (1, -1) for dim in shape[:-1]) else 0
 
 
 def create(facts: ModelFacts) -> ImageClassification:

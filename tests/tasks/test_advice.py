@@ -1,0 +1,88 @@
+"""Models that look like those of a task and have no manifest: the line that gives them the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketserve.tasks.selection import select_task
+from pocketserve.tasks.tensors import TASK_ADVICE, Tensors
+from pocketserve.tensors import TensorSpec
+from pocketserve_wire import ApiError
+from vision_models import PICTURE, facts
+
+TOKENS = TensorSpec("input_ids", "INT64", (-1, -1))
+ROW = TensorSpec("x", "FP32", (-1, 4))
+BERT = {"config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "no", "1": "yes"}}}
+ADVICE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, Any], str]] = {
+    "a picture": (
+        PICTURE,
+        {"y": (1, 5)},
+        {},
+        'it looks like a picture classifier: write task = "image-classification"',
+    ),
+    "two labels for five classes": (
+        *(PICTURE, {"y": (-1, 5)}, {"labels.txt": "a\nb\n"}),
+        'a picture classifier with 2 labels for 5 classes: complete them, or write task = "image-classification" into',
+    ),
+    "Hugging Face": (
+        *(TOKENS, {"logits": (-1, 2)}, BERT),
+        'config.json calls it BertForSequenceClassification: write task = "text-classification" into model.toml',
+    ),
+    "an embedder": (
+        *(TOKENS, {"tokens": (-1, -1, 8)}, {"1_Pooling/config.json": {}}),
+        'it pools tokens, as embedders of sentences do: write task = "text-embedding"',
+    ),
+    "scikit-learn's map": (ROW, {"label": (-1,), "p.keys": (3,), "p.values": (-1, 3)}, {}, '"tabular-classification"'),
+    "scikit-learn's array": (ROW, {"label": (-1,), "probabilities": (-1, 3)}, {}, '"tabular-classification"'),
+}
+NONE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, Any]]] = {
+    "a picture in, a picture out": (PICTURE, {"y": PICTURE.shape}, {}),
+    "a row in, a row out": (ROW, {"y": (-1, 2)}, {}),
+    "another architecture": (TOKENS, {"y": (-1, -1, 9)}, {"config.json": {"architectures": ["BertForMaskedLM"]}}),
+    "no architecture": (TOKENS, {"y": (-1, 2)}, {"config.json": {"architectures": [5]}}),
+    "a broken configuration": (TOKENS, {"y": (-1, 2)}, {"config.json": "{"}),
+}
+
+
+def served(folder: Path, image: TensorSpec, outputs: Mapping[str, tuple[int, ...]], files: Mapping[str, Any]) -> Any:
+    """The task of such a model."""
+    (folder / "m" / "1_Pooling").mkdir(parents=True)
+    return select_task(facts(folder, outputs, files=files, image=image))
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_the_line_that_gives_a_task(tmp_path: Path, case: str) -> None:
+    """It is kept for ``inspect``, and told to whoever sends something else than numbers."""
+    *model, advice = ADVICE[case]
+    task = served(tmp_path, *model)
+    assert isinstance(task, Tensors) and advice in task.advice
+    with pytest.raises(ApiError) as caught:
+        task.prepare(memoryview(b"\x89PNG"))
+    assert caught.value.message.endswith(f"or a .npy file; {task.advice}")
+
+
+@pytest.mark.parametrize("case", NONE)
+def test_models_that_look_like_nothing(tmp_path: Path, case: str) -> None:
+    task = served(tmp_path, *NONE[case])
+    assert isinstance(task, Tensors) and not task.advice
+    with pytest.raises(ApiError) as caught:
+        task.prepare(memoryview(b"\x89PNG"))
+    assert caught.value.message.endswith(f"or a .npy file; {TASK_ADVICE}")
+
+
+def test_no_advice_for_whoever_chose_tensors(tmp_path: Path) -> None:
+    model = facts(tmp_path, {"y": (1, 5)}, {"task": "tensors"})
+    assert not getattr(select_task(model), "advice", "")
+
+
+def test_a_file_without_a_folder_of_its_own(tmp_path: Path) -> None:
+    """A manifest beside it would be no one's."""
+    model = facts(tmp_path, {"y": (1, 5)})
+    (bare,) = [
+        select_task(type(model)(model.entry._replace(folder=tmp_path), model.version, model.inputs, model.outputs))
+    ]
+    assert getattr(bare, "advice", "").endswith("into a model.toml beside the file, in a folder of their own")
