@@ -1,19 +1,33 @@
-"""Calls: requests that are sent again when their connection was lost, and answers turned into results."""
+"""Calls: requests that are sent again when their connection was lost, answers turned into results, and sequences."""
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+import numpy.typing as npt
+
+from pocketserve_client.arrays import Array
 from pocketserve_client.automatic import AutomaticTransport
 from pocketserve_client.connection import PendingAnswer
-from pocketserve_client.errors import ConnectionLostError, NotOurServerError, PocketserveError, ServerError
+from pocketserve_client.errors import (
+    ConnectionLostError,
+    NotOurServerError,
+    PocketserveError,
+    ServerError,
+)
 from pocketserve_client.http import HttpPending, HttpTransport
+from pocketserve_client.inputs import RawInput
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import Answer, Request
 from pocketserve_wire import ApiError, strict_json
+
+if TYPE_CHECKING:
+    from pocketserve_client.client import Client
 
 T = TypeVar("T")
 Transport = AutomaticTransport | HttpTransport | SocketTransport
@@ -138,3 +152,46 @@ def check_answer(answer: Answer) -> Answer:
     text = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()
     message = document.get("error") or f"status {answer.status}: {text or 'nothing'}; is this a pocketserve server?"
     raise ServerError(answer.status, str(document.get("code", "")), str(message))
+
+
+class ModelSequence:
+    """The steps of one sequence, made by :meth:`Client.sequence`. Use it as a context manager, or call :meth:`close`;
+    one thread at a time. A step that fails once the model has begun ends the sequence: later ones are refused.
+    """
+
+    def __init__(self, client: Client, model: str, sequence_id: int | str | None, version: str | None) -> None:
+        self.id = sequence_id or secrets.randbits(63) + 1
+        self._client, self._model, self._version = client, model, version
+        self._open = False
+
+    def __enter__(self) -> ModelSequence:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def infer(self, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> dict[str, Array]:
+        """Send the tensors of the next step, as :meth:`Client.infer` does; inputs that hold state may be left out."""
+        answer = self._client.infer(self._model, inputs, version=self._version, **self._step(options))
+        self._open = True
+        return answer
+
+    def predict(self, data: RawInput, **options: Any) -> Any:
+        """Send the raw input of the next step, as :meth:`Client.predict` does."""
+        answer = self._client.predict(self._model, data, version=self._version, **self._step(options))
+        self._open = True
+        return answer
+
+    def close(self) -> None:
+        """End the sequence. The server forgets one that nobody ends some time after its last step."""
+        if self._open:
+            self._open = False
+            end = {"sequence_id": self.id, "sequence_end": True}
+            with contextlib.suppress(PocketserveError):  # given up already, or with the server
+                self._client.infer(self._model, {}, version=self._version, parameters=end)
+
+    def _step(self, options: dict[str, Any]) -> dict[str, Any]:
+        parameters = {**(options.get("parameters") or {}), "sequence_id": self.id}
+        if not self._open:
+            parameters["sequence_start"] = True
+        return {**options, "parameters": parameters}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pocketserve_client.arrays import Array, as_array, as_tensor
 from pocketserve_client.automatic import AutomaticTransport
-from pocketserve_client.calls import FOREIGN, Call, RequestSender, T, Transport, is_picture
+from pocketserve_client.calls import FOREIGN, Call, ModelSequence, RequestSender, T, Transport, is_picture
 from pocketserve_client.connection import MAX_ANSWER_BYTES
 from pocketserve_client.credentials import find_credentials, find_state_dir
 from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
@@ -157,7 +157,8 @@ class Client:
         Args:
             inputs: arrays by input name. Plain Python floats become FP64: give NumPy arrays of the model's dtype.
             outputs: names of the outputs wanted; empty means all.
-            parameters: request parameters, such as ``priority``, ``stream`` or ``sequence_id``.
+            parameters: request parameters, such as ``priority`` or ``stream``; see :meth:`sequence` for models with a
+                memory.
             wait: seconds that the request may wait for its turn, else DEADLINE_EXCEEDED.
             datatypes: ``BF16`` by input name, for arrays that do not tell it: floats are rounded, uint16 are the bits.
                 Arrays of ml_dtypes' bfloat16 tell it.
@@ -250,6 +251,17 @@ class Client:
         query = {"top_k": top_k, "threshold": threshold, "version": version, "annotate": annotate, **(parameters or {})}
         return Call(self._sender, _predict_request(model, data, query, wait, content_type), _prediction)
 
+    def sequence(
+        self, model: str, *, sequence_id: int | str | None = None, version: str | None = None
+    ) -> ModelSequence:
+        """Return a sequence of requests to a model with a memory, to be used as a context manager.
+
+        Args:
+            sequence_id: its name, not 0 or empty; by default a random number. Who starts another of this name ends
+                the first.
+        """
+        return ModelSequence(self, model, sequence_id, version)
+
     def _ready(self, path: str) -> bool:
         try:
             self._send("GET", path, idempotent=False)  # about now: no search for a lost server
@@ -337,11 +349,16 @@ def _predict_request(
     model: str, data: RawInput, query: Mapping[str, Any], wait: float | None, content_type: str
 ) -> Request:
     body = raw_body(data)
-    options = {name: str(value) for name, value in query.items() if value is not None}
+    options = {name: _query_text(value) for name, value in query.items() if value is not None}
     if wait is not None:
         options.setdefault("timeout_ms", str(1000 * wait))
     path = f"/predictions/{_segment(model)}" + (f"?{urlencode(options, quote_via=quote)}" if options else "")
-    return Request("POST", path, [body] if len(body) else [], 0, content_type, wait)
+    idempotent = "sequence_id" not in options
+    return Request("POST", path, [body] if len(body) else [], 0, content_type, wait, idempotent)
+
+
+def _query_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _prediction(answer: Answer) -> Any:

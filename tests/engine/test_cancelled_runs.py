@@ -50,14 +50,26 @@ class Windows:
         return []
 
 
-def operation(model: SimpleNamespace, payload: Payload, options: RequestOptions) -> Operation:
+def operation(model: SimpleNamespace, payload: Payload, options: RequestOptions, sequences: object = None) -> Operation:
     """What a request to this model runs."""
-    handle: Any = SimpleNamespace(model=model, queue=ModelQueue([object()], 1), sequences=None)  # type: ignore[list-item]
+    handle: Any = SimpleNamespace(model=model, queue=ModelQueue([object()], 1), sequences=sequences)  # type: ignore[list-item]
     return prepare_operation(handle, payload, options, None)
 
 
 ROWS = TensorPayload(oip.InferRequest([Tensor("x", "FP32", (10, 2), memoryview(bytes(80)))]), row_by_row=True)
 WINDOWS = RawPayload(memoryview(b""), AnswerOptions())
+
+
+def test_a_step_of_a_sequence_is_one_run() -> None:
+    """Independent runs have no state to hand on; a model without a memory passes over the parameter."""
+    bound = Bindings((SPEC,), {"x": (SPEC, "x")})
+    model = SimpleNamespace(task=Windows(), inputs=bound, feedback={}, first_state={})
+    payload = WINDOWS._replace(parameters={"sequence_id": 1, "sequence_start": True})
+    options = RequestOptions(time.monotonic() + 60)
+    with pytest.raises(ApiError, match="one run of the model, and this input takes several") as caught:
+        operation(model, payload, options, sequences=object())
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    assert operation(model, payload, options).arrays is None
 
 
 @pytest.mark.parametrize("payload", [ROWS, WINDOWS], ids=["rows", "windows"])

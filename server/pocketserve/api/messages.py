@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -179,6 +180,7 @@ def inference_call(
     )
 
 
+FLAGS = {"true": True, "false": False}
 WAITING_QUERY = ("timeout_ms", "priority", "stream")
 """Query parameters that say how a request waits."""
 
@@ -197,6 +199,19 @@ def waiting_parameters(request: ApiRequest) -> dict[str, Any]:
         raise ApiError(ErrorCode.INVALID_PARAMETER, "query parameter priority must be a whole number from 0")
     values = {"timeout": timeout_us, "priority": int(priority), "stream": request.query.get("stream")}
     return {name: value for name, value in values.items() if value or value == ""}
+
+
+SEQUENCE_QUERY = ("sequence_id", "sequence_start", "sequence_end")
+"""Query parameters of a step of a sequence. An id of digits is a number, as in JSON."""
+
+
+def sequence_parameters(request: ApiRequest) -> dict[str, Any]:
+    """Return what the query string says of a sequence, as the protocol's parameters, not checked yet."""
+    values: dict[str, Any] = {name: request.query[name] for name in SEQUENCE_QUERY if name in request.query}
+    values |= {name: FLAGS[text] for name, text in values.items() if text in FLAGS and name != "sequence_id"}
+    if re.fullmatch(r"[0-9]{1,20}", values.get("sequence_id", "")):
+        values["sequence_id"] = int(values["sequence_id"])
+    return values
 
 
 def refuse_unknown_query(request: ApiRequest, *names: str) -> None:

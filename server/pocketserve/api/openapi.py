@@ -200,6 +200,9 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
         *((parameter.name, parameter.schema(), parameter.text) for parameter in parameters.PARAMETERS),
         ("version", TEXT, "The version to ask; else the model's default."),
         *_WAITING,
+        ("sequence_id", {"type": "string", "maxLength": 256}, "The sequence that this is a step of."),
+        ("sequence_start", FLAG, "It is the first step."),
+        ("sequence_end", FLAG, "It is the last step."),
     ),
     "pairing_state": (
         ("wait_ms", {"type": "number", "minimum": 0, "maximum": 2_000}, "Answer later, once pairing is not open."),

@@ -7,12 +7,14 @@ from functools import partial
 from typing import Any
 
 from pocketserve.api.messages import (
+    SEQUENCE_QUERY,
     WAITING_QUERY,
     ApiRequest,
     ApiResponse,
     inference_call,
     json_response,
     refuse_unknown_query,
+    sequence_parameters,
     waiting_parameters,
 )
 from pocketserve.inference.blocking import submit_and_wait
@@ -49,14 +51,14 @@ def call_of(
     Raises:
         ApiError: for every fault of the request's form.
     """
-    refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY)
+    refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY, *SEQUENCE_QUERY)
     body, content_type = request.body, request.content_type
     if content_type[: len(FORM)].lower() == FORM:
         from pocketserve.api.multipart import only_part  # late: few send forms
 
         body, content_type = only_part(body, content_type)
     hints, options = parameters.hints_and_options(request.query, content_type)
-    payload, version = RawPayload(body, options, hints), _version(request)
+    payload, version = RawPayload(body, options, hints, sequence_parameters(request)), _version(request)
     explain = partial(_explain, request)
     return inference_call(
         service, request, payload, waiting_parameters(request), respond, version=version, explain=explain

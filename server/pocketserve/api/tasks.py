@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from pocketserve.api.messages import SEQUENCE_QUERY
 from pocketserve.api.predictions import document
 from pocketserve.inference.payload import Prediction, RawPayload
 from pocketserve.tasks import parameters
@@ -17,7 +18,7 @@ from pocketserve_wire.oip import InferRequest, InferResponse
 from pocketserve_wire.oip_fields import bad_parameter, bad_request
 
 OUTPUT = "answer"
-OWN = ("task", "content_type", "timeout", "priority", "stream")
+OWN = ("task", "content_type", "timeout", "priority", "stream", *SEQUENCE_QUERY)
 
 
 def payload_of(request: InferRequest) -> tuple[RawPayload, Callable[[Prediction], InferResponse]]:
@@ -32,7 +33,7 @@ def payload_of(request: InferRequest) -> tuple[RawPayload, Callable[[Prediction]
     hints, options = parameters.hints_and_options(values, content_type)
     if any(output.name != OUTPUT or output.classification for output in request.outputs):
         raise bad_request(f"with parameters.task the only output is {OUTPUT!r}, without classification")
-    return RawPayload(_body(request), options, hints), partial(_respond, request.id)
+    return RawPayload(_body(request), options, hints, values), partial(_respond, request.id)
 
 
 def _respond(request_id: str, prediction: Prediction) -> InferResponse:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.sequences import SequenceStep
 
 SEQUENCE_PARAMETERS = frozenset({"sequence_id", "sequence_start", "sequence_end"})
+NO_INPUTS = Inputs({}, 0, False, False, {})  # of a request that only ends a sequence
 
 
 class CompiledOperation:
@@ -73,26 +74,22 @@ class TensorOperation:
         self.signature = signature_of(request, handle)
         self._bindings, outputs = model.entry_points[self.signature]
         tensors = request.inputs if request.raw is None else [raw_tensor(request.raw, self._bindings)]
-        self._outputs = requested_outputs(request.outputs, outputs)
+        self.step = step = _step_of(request.parameters)
+        if step is not None and self.signature is not None and handle.sequences is not None:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "sequences work with the default signature only")
+        self._closes = step is not None and step.end and not tensors
+        self._outputs = [] if self._closes else requested_outputs(request.outputs, outputs)
         first_state = model.first_state if self.signature is None else {}
-        self._inputs = inputs = collect(tensors, self._bindings, payload.row_by_row, first_state)
-        self.step = self._sequence_step()
+        inputs = NO_INPUTS if self._closes else collect(tensors, self._bindings, payload.row_by_row, first_state)
+        self._inputs = inputs
         self.rows = inputs.rows
         self.executions = inputs.rows if inputs.row_by_row else 0
         self.arrays = None if inputs.row_by_row or inputs.state or self.step is not None else inputs.arrays
 
-    def _sequence_step(self) -> SequenceStep | None:
-        if SEQUENCE_PARAMETERS.isdisjoint(self._request.parameters):
-            return None
-        from pocketserve.engine.lifecycle.sequences import read_step  # late: few models keep state
-
-        step = read_step(self._request.parameters)
-        if step is not None and self.signature is not None and self._handle.sequences is not None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "sequences work with the default signature only")
-        return step
-
     def run(self, session: Session) -> dict[str, Array]:
-        """Run the model, with its sequence's state where it has one."""
+        """Run the model, with its sequence's state where it has one; not for what only ends a sequence."""
+        if self._closes:
+            return {}
         inputs, sequence = self._inputs, self.sequence
         if sequence is None:
             return run_inputs(session, inputs, self.signature, self._options.cancellation)
@@ -130,13 +127,14 @@ class TaskOperation:
     """
 
     signature = None
-    step = None
     timed = True
+    sequence: OpenSequence | None = None
 
     def __init__(
         self, handle: ModelHandle, payload: RawPayload, options: RequestOptions, budget: BytePool | None
     ) -> None:
         self._handle, self._payload, self._options, self._budget = handle, payload, options, budget
+        self.step = _step_of(payload.parameters)
         task = handle.model.task
         if "annotate" in payload.options.values and not isinstance(task, Annotator):
             raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {task.name} has no picture to draw on")
@@ -150,10 +148,13 @@ class TaskOperation:
         except ApiError as error:
             _raise_fault_of_task(task, error)
             raise
-        step = self._steps[0] if len(self._steps) == 1 else None
-        self.arrays = None if step is None or step.row_by_row or step.state else step.arrays
+        only = self._steps[0] if len(self._steps) == 1 else None
+        plain = only is not None and not only.row_by_row
+        if self.step is not None and handle.sequences is not None and not (plain or self._chained):
+            text = "a step of a sequence is one run of the model, and this input takes several; send it in parts"
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        self.arrays = None if only is None or only.row_by_row or only.state or self.step is not None else only.arrays
         self.rows = sum(step.rows for step in self._steps)
-        plain = step is not None and not step.row_by_row
         self.executions = 0 if plain else sum(step.rows if step.row_by_row else 1 for step in self._steps)
 
     def _collect(self, arrays: Arrays) -> Inputs:
@@ -168,10 +169,10 @@ class TaskOperation:
         """Run the model; return one run's outputs, or a list of several runs'."""
         cancellation = self._options.cancellation
         try:
-            if len(self._steps) == 1:
+            if len(self._steps) == 1 and self.sequence is None:
                 return run_inputs(session, self._steps[0], None, cancellation)
-            feedback = self._handle.model.feedback if self._chained else None
-            return run_steps(session, self._steps, feedback, cancellation)
+            feedback = self._handle.model.feedback if self._chained or self.sequence is not None else None
+            return run_steps(session, self._steps, feedback, cancellation, self.sequence)
         except ApiError as error:
             _raise_fault_of_task(self._handle.model.task, error)
             raise
@@ -221,6 +222,14 @@ def prepare_operation(
     if isinstance(payload, TensorPayload):
         return TensorOperation(handle, payload, options, encoded=False)
     return TaskOperation(handle, payload, options, budget)
+
+
+def _step_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
+    if SEQUENCE_PARAMETERS.isdisjoint(parameters):
+        return None
+    from pocketserve.engine.lifecycle.sequences import read_step  # late: few models keep state
+
+    return read_step(parameters)
 
 
 def _raise_fault_of_task(task: Task, error: ApiError) -> None:

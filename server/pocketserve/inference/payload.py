@@ -38,6 +38,7 @@ class RawPayload(NamedTuple):
     body: memoryview
     options: AnswerOptions
     hints: Hints = NO_HINTS
+    parameters: Mapping[str, Any] = {}  # the protocol's own, of which those of a sequence count
 
 
 Payload = TensorPayload | EncodedPayload | RawPayload

@@ -16,6 +16,8 @@ from pocketserve_wire import ApiError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pocketserve.engine.lifecycle.sequences import Sequence as OpenSequence
+
 
 def run_session(session: Session, arrays: Mapping[str, Array], signature: str | None) -> dict[str, Array]:
     """Run a session once.
@@ -59,27 +61,31 @@ def run_steps(
     steps: Sequence[Inputs],
     feedback: Mapping[str, str] | None,
     cancellation: Cancellation | None,
+    sequence: OpenSequence | None = None,
 ) -> list[dict[str, Array]]:
     """Run the model several times for one raw input.
 
     Args:
         feedback: the outputs that a run hands to the next one, by the names of its inputs; None where the runs are
             independent.
+        sequence: what the input is a step of: the first run takes its state, and the last one leaves its own.
 
     Raises:
         ApiError: as :func:`run_inputs`.
     """
     results: list[dict[str, Array]] = []
-    state: dict[str, Array] = {}
+    state = {} if sequence is None else sequence.state
     for index, step in enumerate(steps):
         if step.row_by_row:
             results.append(run_inputs(session, step, None, cancellation))
             continue
         _check(cancellation)
-        if index == 0 or feedback is None:
+        if sequence is None and (index == 0 or feedback is None):
             reset(session)
         results.append(run_session(session, {**step.state, **state, **step.arrays}, None))
         state = {name: results[-1][output] for name, output in (feedback or {}).items()}
+    if sequence is not None:
+        sequence.state = state
     return results
 
 

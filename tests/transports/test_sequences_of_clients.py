@@ -1,0 +1,145 @@
+"""Sequences from the client's side: steps share a state, as tensors and as raw input, over both transports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import Server, start_server
+from pocketserve_client import Client, ServerError
+
+onnx = pytest.importorskip("onnx", reason="makes the models")
+
+pytestmark = [pytest.mark.live, pytest.mark.onnx]
+
+FEEDBACK = '\n[state.feedback]\nstate = "stateN"\n'
+VOICE = 'task = "voice-activity"\n[audio]\nsample_rate = 8000\nwindow = 4\n' + FEEDBACK
+MODELS = {"sum": (2, FEEDBACK), "voice": (4, VOICE)}
+
+
+def running_sum(path: Path, size: int) -> None:
+    """A model that adds the sum of each input to its state, and answers the state."""
+    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    ends = [
+        helper.make_tensor_value_info(name, float32, shape)
+        for name, shape in (("x", [1, size]), ("state", [1, 1]), ("y", [1, 1]), ("stateN", [1, 1]))
+    ]
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=1),
+        helper.make_node("Add", ["sum", "state"], ["stateN"]),
+        helper.make_node("Identity", ["stateN"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "sum", ends[:2], ends[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on models with a memory."""
+    folder = tmp_path_factory.mktemp("sums")
+    for name, (size, manifest) in MODELS.items():
+        (folder / name).mkdir()
+        running_sum(folder / name / f"{name}.onnx", size)
+        (folder / name / "model.toml").write_text(manifest)
+    server = start_server(tmp_path_factory.mktemp("server"), folder)
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="module", params=["http", "socket"])
+def client(request: pytest.FixtureRequest, sums: Server) -> Iterator[Client]:
+    url = sums.url if request.param == "http" else f"socket://127.0.0.1:{sums.socket_port}"
+    with Client(url, sums.token) as connected:
+        yield connected
+
+
+def total(answer: Any) -> float:
+    """The sum so far, of either kind of answer."""
+    if "predictions" in answer:
+        return float(answer["predictions"][0]["data"][0])
+    return float(answer["y"][0, 0])
+
+
+def x(value: float) -> dict[str, Any]:
+    return {"x": np.array([[value, 0]], np.float32)}
+
+
+def test_steps_share_a_state(client: Client) -> None:
+    """Tensors and raw input may take turns; two sequences and requests of none do not hear of each other."""
+    with client.sequence("sum") as first, client.sequence("sum", sequence_id="b") as second:
+        assert total(first.infer(x(1))) == 1
+        assert total(second.predict([10, 0])) == 10
+        assert total(first.predict([2, 0], parameters={"priority": 1})) == 3
+        assert total(second.infer(x(20), outputs=["y"])) == 30
+        assert total(client.predict("sum", [5, 0])) == 5
+        assert total(first.infer(x(4))) == 7
+
+
+def test_the_end_of_a_block_closes_the_sequence(client: Client) -> None:
+    """Nothing is left to go on with; a block without a step, or with one that was closed meanwhile, ends in silence."""
+    with client.sequence("sum", sequence_id=9) as steps:
+        steps.predict([1, 0])
+    for parameters in ({"sequence_id": 9}, {"sequence_id": "9"}):
+        with pytest.raises(ServerError, match="'9' is not open"):
+            client.predict("sum", [1, 0], parameters=parameters)
+    with client.sequence("sum") as steps:
+        pass
+    with client.sequence("sum", sequence_id=9) as steps:
+        steps.infer(x(1))
+        client.infer("sum", {}, parameters={"sequence_id": 9, "sequence_end": True})
+
+
+def test_the_first_step_may_fail(client: Client) -> None:
+    """It has opened nothing: the next one does."""
+    with client.sequence("sum") as steps:
+        with pytest.raises(ServerError, match="expected FP32"):
+            steps.predict([1, 2, 3])
+        assert total(steps.predict([1, 0])) == 1
+
+
+def test_a_last_step_by_hand(client: Client) -> None:
+    """As a program without this client does it, by query parameters."""
+    assert total(client.predict("sum", [1, 0], parameters={"sequence_id": 3, "sequence_start": True})) == 1
+    assert total(client.infer("sum", x(1), parameters={"sequence_id": 3})) == 2
+    assert total(client.predict("sum", [1, 0], parameters={"sequence_id": "3", "sequence_end": "true"})) == 3
+    with pytest.raises(ServerError, match="is not open"):
+        client.predict("sum", [1, 0], parameters={"sequence_id": 3})
+
+
+def test_a_sound_in_pieces(client: Client) -> None:
+    """Windows of a piece go on where the last piece ended: a microphone is heard without end."""
+    loud, pool = np.full(8, 1 / 64, np.float64), {"pool": "none"}
+    with client.sequence("voice") as pieces:
+        answers = [pieces.predict(loud, parameters=pool)["predictions"] for _ in range(3)]
+    scores = [entry["score"] for answer in answers for entry in answer]
+    assert scores == pytest.approx([k / 16 for k in range(1, 7)], abs=1e-5)
+    (alone, _) = client.predict("voice", loud, parameters=pool)["predictions"]
+    assert alone["score"] == pytest.approx(1 / 16, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"sequence_id": "a" * 257}, "sequence_id must be an integer from 0 or a short string"),
+        ({"sequence_id": 4, "sequence_start": "yes"}, "must be true or false"),
+        ({"sequence_id": 4, "sequence_start": "1"}, "must be true or false"),
+    ],
+)
+def test_bad_parameters(client: Client, parameters: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ServerError, match=reason) as caught:
+        client.predict("sum", [1, 0], parameters=parameters)
+    assert caught.value.code == "INVALID_PARAMETER"
+
+
+def test_raw_input_over_the_open_inference_protocol(client: Client) -> None:
+    """A step may also come as one element of bytes."""
+    data = np.array([b"[1, 0]"], object)
+    marks = {"task": True, "sequence_id": "oip"}
+    for step in ({"sequence_start": True}, {}, {"sequence_end": True}):
+        (answer,) = client.infer("sum", {"raw": data}, parameters={**marks, **step})["answer"]
+    assert b'"data": [3.0]' in answer or b'"data":[3.0]' in answer
