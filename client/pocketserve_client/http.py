@@ -8,18 +8,20 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from http.cookiejar import DefaultCookiePolicy
 from typing import Final
+from urllib.parse import urljoin
 
 import requests
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from pocketserve_client import fork_safety
 from pocketserve_client.bounded import BoundedAdapter, ExchangeLimits, Owner, answer_too_large
-from pocketserve_client.errors import ConnectionLostError, ServerUnreachableError
+from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerUnreachableError
 from pocketserve_client.transport import JSON, Answer, Request
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 MAX_AT_ONCE = 8  # requests that are under way together when they are started without waiting; further ones wait
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
+MAX_REDIRECTS: Final = 5
 PIECE_BYTES: Final = 1 << 20  # what is read of a body at a time
 _JSON_LENGTH = re.compile(r"[0-9]{1,10}")
 
@@ -118,6 +120,34 @@ class HttpTransport:
             self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._session.close()
+
+
+def fetch(url: str, seconds: float, max_bytes: int) -> bytes:
+    """Return what lies at an address of HTTP; nothing of this user goes there, neither token nor cookie.
+
+    Args:
+        seconds: for all of it, redirects included.
+
+    Raises:
+        ServerUnreachableError: it cannot be had within these bounds; the text says why.
+    """
+    transport = HttpTransport(url, None, seconds, max_bytes)
+    transport._exchange.begin(seconds, max_bytes)
+    try:
+        for _ in range(MAX_REDIRECTS + 1):
+            with transport._session.get(url, timeout=seconds, allow_redirects=False, stream=True) as response:
+                if not response.is_redirect:
+                    if response.status_code != 200:
+                        raise ServerUnreachableError(f"{url} cannot be fetched: it answers {response.status_code}")
+                    return transport._read(response)
+            url = urljoin(url, response.headers["Location"])  # to HTTP only: the session knows no other schemes
+        raise ServerUnreachableError(f"{url} cannot be fetched: more than {MAX_REDIRECTS} addresses lead to others")
+    except NotOurServerError:
+        raise ServerUnreachableError(f"{url} holds more than {max_bytes:,} bytes") from None
+    except (requests.RequestException, HTTPError, OSError, ValueError) as error:
+        raise ServerUnreachableError(f"{url} cannot be fetched: {_reason(error)}") from None
+    finally:
+        transport.close()
 
 
 class _Session(requests.Session):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,31 +10,14 @@ import pytest
 
 from conftest import Server, start_server
 from pocketserve_client import Client, ServerError
+from sequence_models import FEEDBACK, running_sum
 
-onnx = pytest.importorskip("onnx", reason="makes the models")
+pytest.importorskip("onnx", reason="makes the models")
 
 pytestmark = [pytest.mark.live, pytest.mark.onnx]
 
-FEEDBACK = '\n[state.feedback]\nstate = "stateN"\n'
 VOICE = 'task = "voice-activity"\n[audio]\nsample_rate = 8000\nwindow = 4\n' + FEEDBACK
 MODELS = {"sum": (2, FEEDBACK), "voice": (4, VOICE)}
-
-
-def running_sum(path: Path, size: int) -> None:
-    """A model that adds the sum of each input to its state, and answers the state."""
-    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
-    ends = [
-        helper.make_tensor_value_info(name, float32, shape)
-        for name, shape in (("x", [1, size]), ("state", [1, 1]), ("y", [1, 1]), ("stateN", [1, 1]))
-    ]
-    nodes = [
-        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=1),
-        helper.make_node("Add", ["sum", "state"], ["stateN"]),
-        helper.make_node("Identity", ["stateN"], ["y"]),
-    ]
-    graph = helper.make_graph(nodes, "sum", ends[:2], ends[2:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
 
 
 @pytest.fixture(scope="module")

@@ -1,48 +1,65 @@
-"""``pocketserve predict``: asks a model one thing."""
+"""``pocketserve predict``: asks a model, once or for each of many inputs."""
 
 from __future__ import annotations
 
 import argparse
 import base64
 import contextlib
+import csv
+import itertools
 import json
-import math
-import os
 import re
+import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pocketserve.cli import CommandError
+from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table, printable
+from pocketserve.cli.raw_inputs import InputError, read_inputs
 
+Ask = Callable[[bytes, Mapping[str, str]], tuple[dict[str, Any], bytes | None]]
+
+ABOUT_INPUT = frozenset(
+    ("MALFORMED_JSON", "INVALID_REQUEST", "INVALID_TENSOR", "INVALID_INPUT", "INFERENCE_FAILED", "BODY_TOO_LARGE")
+)
+"""Codes of errors that another input may not have."""
+
+MAX_STEM = 100  # characters of an input's name in that of its picture
 MAX_ROWS = 50
 ROUNDING = 1e-3  # of a probability, in half precision
 LOGITS_ADVICE = (
     "\nThese scores are no probabilities. If the model gives logits, write into its model.toml:\n"
     '  [classification]\n  activation = "softmax"'
 )
-DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")  # several such words are fractions, not twice as many numbers
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "predict",
-        help="ask a model: a picture, sound, text, JSON or .npy file, numbers, a sentence, or - for standard input",
+        help="ask a model: pictures, sounds, texts, JSON or .npy files, numbers, a sentence, or - for standard input",
         description="Asks a running server, or with --local loads the model in this process.",
     )
     parser.add_argument("model", metavar="MODEL", help="a model's name; with --local also a model file")
     parser.add_argument(
-        "input", nargs="+", metavar="INPUT", help="a file, numbers, a sentence in quotes, or - for standard input"
+        "input",
+        nargs="+",
+        metavar="INPUT",
+        help="files, folders, patterns in quotes and addresses of pictures; or numbers, a sentence in quotes, or - for "
+        "standard input",
     )
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to ask")
     parser.add_argument("--top-k", type=int, metavar="N", help="entries of the answer at most")
     parser.add_argument("--threshold", type=float, metavar="SCORE", help="lowest score to show")
-    parser.add_argument("--save", type=Path, metavar="PNG", help="save the picture with the answer drawn on it")
+    parser.add_argument(
+        "--save", type=Path, metavar="PNG|DIR", help="save the picture with the answer drawn on it, or all in a folder"
+    )
+    parser.add_argument("--sequence", action="store_true", help="the inputs are steps: a model with a memory goes on")
     parser.add_argument(
         "--set",
         action="append",
@@ -52,79 +69,130 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--local", action="store_true", help="load the model in this process; no server is needed")
     parser.add_argument("--models-dir", metavar="DIR", help="with --local: the folder that holds MODEL")
-    parser.add_argument("--json", action="store_true", help="print the whole answer as JSON")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help="print the whole answer as JSON, of several inputs a list")
+    formats.add_argument(
+        "--jsonl", action="store_true", help="print a line of JSON for each input, as soon as it is there"
+    )
+    formats.add_argument("--csv", action="store_true", help="print a line of CSV for each entry of the answers")
     add_connection_options(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask and print."""
-    body = read_input(options.input)
-    if options.save is not None and options.save.is_dir():
-        raise CommandError(f"{str(options.save)!r} is a folder; name the file to save to")
-    answer, picture = _ask_local(options, body) if options.local else _ask_server(options, body)
-    if picture is not None:
-        try:
-            options.save.write_bytes(picture)
-        except OSError as error:
-            text = f"{str(options.save)!r} cannot be saved: {error.strerror}; name another file"
-            raise CommandError(text) from None
-        answer["saved"] = str(options.save)
+    """Ask and print; what is wrong with one input of several is said, and the others are asked all the same."""
+    inputs, query = read_inputs(options.input), _parameters(options)
+    several = len(inputs) > 1
+    folder = _picture_folder(options.save, several)
+    answers: list[dict[str, Any]] = []
+    write = _writer(options, several, answers)
+    sequence = Steps(len(inputs)) if options.sequence else None
+    saved: list[Path] = []
+    failures = 0
+    with _open(options) as ask:
+        for source in inputs:
+            try:
+                answer, picture = ask(source.read(), {**query, **(sequence.next() if sequence else {})})
+            except Exception as error:
+                if not several or not _is_about_input(error):
+                    raise
+                failures += 1
+                reason = getattr(error, "strerror", None) or str(error)
+                print(f"pocketserve: {printable(f'{source.name}: {reason}')}", file=sys.stderr)
+                answer, picture = {"error": reason}, None
+            else:
+                if sequence:
+                    sequence.is_open = True
+            if picture is not None:
+                saved.append(options.save if folder is None else _picture_path(folder, source.name, saved))
+                answer["saved"] = _save(picture, saved[-1])
+            with reading_answers():
+                write(source.name, answer)
     if options.json:
-        print_json(answer)
-    else:
-        with reading_answers():
-            _print_answer(answer)
-    return 0
+        print_json(answers if several else answers[0])
+    return EXIT_FAILED if failures else EXIT_DONE
 
 
-def read_input(words: Sequence[str]) -> bytes:
-    """Return the bytes to send: standard input, a file's content, numbers as a JSON array, or a text in quotes."""
-    if list(words) == ["-"]:
-        if sys.stdin is None:
-            raise CommandError("standard input is closed; name a file")
-        return sys.stdin.buffer.read()
-    if not any(words):
-        raise CommandError("the input is empty; name a file, numbers, or a sentence in quotes")
-    if len(words) == 1 and os.path.isfile(words[0]):
-        return Path(words[0]).read_bytes()
-    text = ",".join(words).strip()
-    if text.startswith(("[", "{")):
-        return text.encode()
-    if len(words) == 1 and _is_sentence(text):
-        return words[0].encode()
-    for word in words:
-        if os.path.lexists(word):
-            fault = "is a folder; name a file" if os.path.isdir(word) else "is a file, but one is asked at a time"
-            raise CommandError(f"{word!r} {fault}")
-    parts = " ".join(words).split()
-    if len(parts) > 1 and all(DECIMAL_COMMA.fullmatch(part) for part in parts):
-        raise CommandError(
-            f"{parts[0]!r} is a decimal comma or two numbers: write {parts[0].replace(',', '.')} for the one, and "
-            f"{parts[0].replace(',', ' ')} for the other"
-        )
-    numbers = [_number(word) for word in text.replace(",", " ").split()]
-    return json.dumps(numbers).encode()
+@dataclass
+class Steps:
+    """The marks of a sequence whose steps are the inputs: the first that succeeds opens it, the last one closes it."""
+
+    left: int
+    is_open: bool = False
+    id: str = field(default_factory=lambda: f"predict-{secrets.token_hex(8)}")
+
+    def next(self) -> dict[str, str]:
+        """Return the query parameters of the next step."""
+        self.left -= 1
+        flags = {"sequence_start": not self.is_open, "sequence_end": not self.left}
+        return {"sequence_id": self.id, **{name: "true" for name, value in flags.items() if value}}
 
 
-def _is_sentence(text: str) -> bool:
-    """Return whether an argument is a text of several words: no number, and no list of numbers."""
+def _picture_folder(save: Path | None, several: bool) -> Path | None:
+    """Return the folder for drawn pictures, made where it is missing; None for the path of one, or none at all."""
+    if save is None or not (several or save.is_dir()):
+        return None
     try:
-        list(map(_number, text.replace(",", " ").split()))
-    except CommandError:
-        return len(text.split()) > 1
-    return False
+        save.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"{str(save)!r} cannot be a folder for pictures: {error.strerror}; name another") from None
+    return save
 
 
-def _number(word: str) -> int | float:
-    for kind in (int, float):
-        if "_" not in word:  # Python's own spelling of numbers, nobody else's
-            with contextlib.suppress(ValueError):
-                number = kind(word)
-                if math.isinf(number) and "inf" not in word.lower():
-                    raise CommandError(f"{word!r} is too large for a number")
-                return number
-    raise CommandError(f"{word!r} is neither a file nor a number")
+def _picture_path(folder: Path, name: str, saved: Sequence[Path]) -> Path:
+    """Return a path for the picture that was drawn of an input: not that of another one of this run."""
+    stem = re.sub(r"[^\w.-]+", "_", Path(name.partition("?")[0]).stem)[-MAX_STEM:]
+    paths = (folder / f"{stem}.answer{number or ''}.png" for number in itertools.count())
+    return next(path for path in paths if path not in saved)
+
+
+def _save(picture: bytes, target: Path) -> str:
+    try:
+        target.write_bytes(picture)
+    except OSError as error:
+        raise CommandError(f"{str(target)!r} cannot be saved: {error.strerror}; name another file") from None
+    return str(target)
+
+
+def _is_about_input(error: Exception) -> bool:
+    """Return whether other inputs may fare better."""
+    code = getattr(error, "code", "")
+    return isinstance(error, InputError | OSError) or getattr(code, "name", code) in ABOUT_INPUT
+
+
+def _writer(
+    options: argparse.Namespace, several: bool, answers: list[dict[str, Any]]
+) -> Callable[[str, dict[str, Any]], None]:
+    """Return what prints the answer to an input, or its error; for one JSON document, what adds it to ``answers``."""
+    columns: list[str] = []
+
+    def collect(name: str, answer: dict[str, Any]) -> None:
+        answers.append({"source": name, **answer} if several else answer)
+
+    def write_line(name: str, answer: dict[str, Any]) -> None:
+        print(json.dumps({"source": name, **answer}), flush=True)
+
+    def write_rows(name: str, answer: dict[str, Any]) -> None:
+        rows: list[dict[str, Any]] = answer.get("predictions", [])
+        table = csv.writer(sys.stdout, lineterminator="\n")
+        if rows and not columns:
+            columns.extend(rows[0])
+            table.writerow(["source", *columns])
+        for row in rows:
+            values = [row.get(key, "") for key in columns]
+            table.writerow([name, *(json.dumps(v) if isinstance(v, dict | list) else v for v in values)])
+        sys.stdout.flush()
+
+    def show(name: str, answer: dict[str, Any]) -> None:
+        if "error" in answer:
+            return  # standard error has it
+        if several:
+            print(f"{printable(name)}:")
+        _print_answer(answer)
+        if several:
+            print(flush=True)
+
+    return collect if options.json else write_line if options.jsonl else write_rows if options.csv else show
 
 
 def _parameters(options: argparse.Namespace) -> dict[str, str]:
@@ -138,35 +206,49 @@ def _parameters(options: argparse.Namespace) -> dict[str, str]:
     return query
 
 
-def _ask_server(options: argparse.Namespace, body: bytes) -> tuple[dict[str, Any], bytes | None]:
-    """Return the answer, and with ``--save`` the picture with the answer drawn on it."""
-    query = _parameters(options)
+@contextlib.contextmanager
+def _open(options: argparse.Namespace) -> Iterator[Ask]:
+    """Yield what asks the model, with the answer and, for ``--save``, the picture with the answer drawn on it.
+
+    One connection, or one service of this process, answers all inputs.
+    """
+    if options.local:
+        with _local(options) as ask:
+            yield ask
+        return
     if "/" in options.model:
         raise CommandError(
             f"{options.model!r} is no model's name; `pocketserve models` lists those of the server, and --local loads "
             "a file or folder without one"
         )
     with open_client(options) as client:
-        if not options.save:
-            return client.predict(options.model, body, parameters=query), None
-        answer = client.predict(options.model, body, parameters=query, annotate="both")
-    with reading_answers():
-        return answer, base64.b64decode(answer.pop("picture"))
+
+        def ask(body: bytes, query: Mapping[str, str]) -> tuple[dict[str, Any], bytes | None]:
+            if not options.save:
+                return client.predict(options.model, body, parameters=query), None
+            answer = client.predict(options.model, body, parameters=query, annotate="both")
+            with reading_answers():
+                return answer, base64.b64decode(answer.pop("picture"))
+
+        yield ask
 
 
-def _ask_local(options: argparse.Namespace, body: bytes) -> tuple[dict[str, Any], bytes | None]:
+@contextlib.contextmanager
+def _local(options: argparse.Namespace) -> Iterator[Ask]:
     from pocketserve.api import predictions
     from pocketserve.api.messages import ApiRequest
 
-    query = _parameters(options)
     service, name, version = open_local(options.model, options.models_dir)
-    if version is not None:
-        query.setdefault("version", version)
-    if options.save:
-        query["annotate"] = "png"
-    try:
-        prediction = predictions.ask(service, ApiRequest(path={"model": name}, query=query, body=memoryview(body)))
+    own = {} if version is None else {"version": version}
+    drawn = {"annotate": "png"} if options.save else {}
+
+    def ask(body: bytes, query: Mapping[str, str]) -> tuple[dict[str, Any], bytes | None]:
+        request = ApiRequest(path={"model": name}, query={**own, **query, **drawn}, body=memoryview(body))
+        prediction = predictions.ask(service, request)
         return predictions.document(prediction), prediction.picture
+
+    try:
+        yield ask
     finally:
         service.close()
 

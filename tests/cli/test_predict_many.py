@@ -1,0 +1,249 @@
+"""``predict`` with many inputs: files, folders, patterns, addresses; answers as text, JSON, lines of JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from conftest import MODELS, Server
+from pocketserve.cli import CommandError, main
+from pocketserve.cli.commands.predict import Steps
+from pocketserve.cli.raw_inputs import read_inputs
+from pocketserve_client import ServerUnreachableError
+from pocketserve_client.http import fetch
+
+SAMPLES = MODELS / "digits" / "samples"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
+        monkeypatch.delenv(name)
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``predict`` in this process; return its code and what it printed."""
+
+    def command(*words: object) -> tuple[int, str, str]:
+        code = main(["predict", *map(str, words)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return command
+
+
+@pytest.fixture(params=["local", "http", "socket"])
+def where(request: pytest.FixtureRequest, server: Server) -> list[str]:
+    """Options that choose who answers."""
+    if request.param == "local":
+        return ["--local", "--models-dir", str(MODELS)]
+    url = server.url if request.param == "http" else f"socket://127.0.0.1:{server.socket_port}"
+    return ["--url", url, "--token-file", str(server.log.with_name("token"))]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three digits, a hidden file and a folder that do not count, and a text that is no picture."""
+    folder = tmp_path / "photos"
+    (folder / "inner").mkdir(parents=True)
+    for name in ("3.png", "7.png", "9.png"):
+        shutil.copy(SAMPLES / name, folder)
+    (folder / ".hidden").write_text("x")
+    (folder / "notes.txt").write_text("not a picture")
+    return folder
+
+
+def test_a_folder(run: Run, where: list[str], photos: Path) -> None:
+    """Each file in alphabetical order; what is wrong with one is said, and costs no other its answer."""
+    code, out, err = run("digits", photos, "--jsonl", "--top-k", 1, *where)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 1
+    assert [os.path.basename(line["source"]) for line in lines] == ["3.png", "7.png", "9.png", "notes.txt"]
+    assert [line["predictions"][0]["label"] for line in lines[:3]] == ["3", "7", "9"]
+    assert "not a picture" in lines[3]["error"] and set(lines[3]) == {"source", "error"}
+    assert err == f"pocketserve: {photos / 'notes.txt'}: {lines[3]['error']}\n"
+
+
+def test_every_form_of_answer(run: Run, where: list[str], photos: Path) -> None:
+    """The same answers as tables, as one document and as CSV."""
+    files = [photos / "3.png", photos / "7.png"]
+    code, out, err = run("digits", *files, "--top-k", 2, *where)
+    assert (code, err) == (0, "")
+    blocks = out.strip().split(f"{files[1]}:\n")
+    assert len(blocks) == 2 and blocks[0].startswith(f"{files[0]}:\nLABEL") and blocks[1].startswith("LABEL")
+    documents = json.loads(run("digits", *files, "--json", *where)[1])
+    assert [document["source"] for document in documents] == [str(file) for file in files]
+    rows = list(csv.DictReader(io.StringIO(run("digits", *files, "--csv", "--top-k", 2, *where)[1])))
+    assert [row["source"] for row in rows] == [str(file) for file in files for _ in range(2)]
+    assert list(rows[0]) == ["source", "label", "index", "score"]
+    assert [rows[0]["label"], rows[2]["label"]] == ["3", "7"]
+    assert float(rows[0]["score"]) == documents[0]["predictions"][0]["score"]
+
+
+def test_one_input_keeps_its_form(run: Run, where: list[str], photos: Path) -> None:
+    """A document is no list, and a table has no heading; a fault ends the command."""
+    (photos / "inner" / "7.png").write_bytes((SAMPLES / "7.png").read_bytes())
+    for word in (photos / "7.png", photos / "inner", f"{photos}/7*"):
+        assert json.loads(run("digits", word, "--json", *where)[1])["predictions"][0]["label"] == "7"
+        assert run("digits", word, *where)[1].startswith("LABEL")
+    code, out, err = run("digits", photos / "notes.txt", "--json", *where)
+    assert (code, out) == (1, "") and "not a picture" in err
+
+
+def test_what_no_other_input_would_mend(run: Run, where: list[str], photos: Path) -> None:
+    """It is said once."""
+    for words in (["nothing", photos], ["digits", photos, "--top-k", 0]):
+        code, out, err = run(*words, *where)
+        assert (code, out, len(err.splitlines())) == (1, "", 1)
+
+
+def test_pictures_of_the_answers(run: Run, where: list[str], photos: Path, tmp_path: Path) -> None:
+    """They go into a folder, under names of their own, so that no picture of the owner's is overwritten."""
+    shutil.copy(SAMPLES / "3.png", photos / "inner" / "7.png")
+    before = (photos / "7.png").read_bytes()
+    code, out, _ = run("digits", photos / "7.png", photos / "inner", "--save", photos, *where)
+    assert code == 0 and (photos / "7.png").read_bytes() == before
+    saved = [photos / "7.answer.png", photos / "7.answer1.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") and str(path) in out for path in saved)
+    run("digits", photos / "3.png", photos / "7.png", "--save", tmp_path / "new" / "folder", *where)
+    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == ["3.answer.png", "7.answer.png"]
+    code, _, err = run("digits", photos / "3.png", photos / "7.png", "--save", photos / "notes.txt", *where)
+    assert code == 1 and "cannot be a folder for pictures" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["{tmp}/photos/7.png", "5.1"], "'5.1' is no file, folder or address"),
+        (["{tmp}/empty"], "empty' holds no files"),
+        (["{tmp}/nowhere"], "nowhere' is no regular file"),
+        (["{tmp}/none.*"], "is neither a file nor a number"),
+        ([""], "the input is empty"),
+    ],
+)
+def test_words_that_are_no_input(photos: Path, tmp_path: Path, words: list[str], reason: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    with pytest.raises(CommandError, match=reason):
+        read_inputs([word.format(tmp=tmp_path) for word in words])
+
+
+def test_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In quotes, as a shell does not know them; a question and JSON are none."""
+    monkeypatch.chdir(photos)
+    assert [source.name for source in read_inputs(["*.png"])] == ["3.png", "7.png", "9.png"]
+    assert [source.name for source in read_inputs(["?.png", "**/*.txt"])] == ["3.png", "7.png", "9.png", "notes.txt"]
+    assert [source.read() for source in read_inputs(["where is it?"])] == [b"where is it?"]
+    assert [source.read() for source in read_inputs(["[7, 3]*"])] == [b"[7, 3]*"]
+    assert [source.read() for source in read_inputs(["1", "2"])] == [b"[1, 2]"]
+
+
+def test_steps_of_a_sequence() -> None:
+    """The first step that succeeds opens the sequence; the last one closes it."""
+    steps = Steps(3)
+    first, again = steps.next(), steps.next()
+    assert first == again == {"sequence_id": steps.id, "sequence_start": "true"}
+    steps.is_open = True
+    assert steps.next() == {"sequence_id": steps.id, "sequence_end": "true"}
+
+
+@pytest.mark.onnx
+def test_inputs_as_steps(run: Run, tmp_path: Path) -> None:
+    """A model with a memory goes on from input to input, and forgets where they are not steps."""
+    pytest.importorskip("onnx", reason="makes the model")
+    from sequence_models import FEEDBACK, running_sum
+
+    folder = tmp_path / "sum"
+    folder.mkdir()
+    running_sum(folder / "sum.onnx", 2)
+    (folder / "model.toml").write_text(FEEDBACK)
+    for name in "abc":
+        (tmp_path / name).write_text("[1, 0]")
+    inputs = [tmp_path / name for name in "abc"]
+    for options, sums in (([], [1, 1, 1]), (["--sequence"], [1, 2, 3])):
+        code, out, _ = run(folder, *inputs, "--local", "--jsonl", *options)
+        assert code == 0
+        assert [json.loads(line)["predictions"][0]["data"][0] for line in out.splitlines()] == sums
+
+
+class Pages(BaseHTTPRequestHandler):
+    """A web server with a picture, redirects, faults and more than anybody takes; it notes the headers that came."""
+
+    seen: ClassVar[list[dict[str, str]]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append({name.lower(): value for name, value in self.headers.items()})
+        route = self.path.strip("/")
+        if route in ("loop", "away", "file"):
+            target = {"loop": "/loop", "away": "/7.png", "file": "file:///etc/hostname"}[route]
+            self.send_response(302)
+            self.send_header("Location", target)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        content = (SAMPLES / "7.png").read_bytes() if route == "7.png" else b"x" * 5000 if route == "large" else b""
+        self.send_response(200 if content else 404)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *words: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def pages() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join(10)
+    server.server_close()
+
+
+def test_addresses_of_pictures(run: Run, where: list[str], pages: str, photos: Path) -> None:
+    """They are fetched here, redirects followed, and the server's token is not shown to anybody."""
+    Pages.seen.clear()
+    words = [f"{pages}/7.png", f"{pages}/away", f"{pages}/none", photos / "3.png"]
+    code, out, err = run("digits", *words, "--jsonl", *where)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 1 and f"{pages}/none cannot be fetched: it answers 404" in err
+    assert [line["predictions"][0]["label"] if "error" not in line else "" for line in lines] == ["7", "7", "", "3"]
+    assert Pages.seen and not any("authorization" in headers or "cookie" in headers for headers in Pages.seen)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("large", "holds more than 4,096 bytes"),
+        ("loop", "more than 5 addresses lead to others"),
+        ("file", "cannot be fetched: No connection adapters were found"),
+        ("none", "it answers 404"),
+    ],
+)
+def test_fetching_is_bounded(pages: str, path: str, reason: str) -> None:
+    with pytest.raises(ServerUnreachableError, match=reason):
+        fetch(f"{pages}/{path}", 20.0, 4096)
+
+
+def test_nobody_at_an_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ServerUnreachableError, match="cannot be fetched: Connection refused"):
+        fetch(f"http://127.0.0.1:{port}/x.png", 20.0, 4096)
