@@ -27,6 +27,7 @@ def _own_state(monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(tuning, "load_now", lambda: 0.0)
 
 
 @pytest.fixture
@@ -70,6 +71,13 @@ def test_a_gain_within_the_noise_is_not_believed() -> None:
     assert found.recommended == 1
 
 
+def test_a_gain_that_chance_explains_by_more_than_half() -> None:
+    """As on a busy machine: a third less time, of which chance explains nearly all."""
+    found = choose({1: [1.0] * 9, 2: [0.66 + step for step in (-0.3, -0.2, -0.1, 0.0, 0.0, 0.0, 0.1, 0.2, 0.3)]}, 1)
+    assert found.gain > found.noise > found.gain / 2
+    assert found.recommended == 1
+
+
 def test_slow_phases_that_hit_both_do_not_count() -> None:
     phases = [1.0, 9.0, 1.0, 4.0, 2.0, 7.0, 1.0, 3.0]
     found = choose({1: phases, 2: [0.9 * phase for phase in phases]}, current=1)
@@ -90,7 +98,7 @@ def test_any_times(measured: dict[int, list[float]], data: Any) -> None:
     current = data.draw(st.sampled_from(sorted(measured)))
     found = choose(measured, current)
     assert found.recommended in measured
-    assert found.recommended == current or (found.gain >= MIN_GAIN and found.gain > found.noise)
+    assert found.recommended == current or (found.gain >= MIN_GAIN and found.gain > 2 * found.noise)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +156,20 @@ def test_the_lines_are_those_of_what_changed(capsys, digits, monkeypatch) -> Non
     lines = printed.partition("model.toml, for this device:\n\n")[2]
     assert parse_manifest(tomllib.loads(lines)) == Manifest(threads=1)
     assert "threads 1 instead of 2: 50% less time" in printed
+
+
+def test_a_loaded_machine_gives_no_line(capsys, digits, monkeypatch) -> None:
+    """Whatever was measured: other work decided it as much as the setting."""
+    times = {"threads": {2: [2.0] * 20, 1: [1.0] * 20}, "max_batch": {8: [1.0] * 20, 1: [1.0] * 20}}
+    choices = {key: choose(samples, next(iter(samples))) for key, samples in times.items()}
+    monkeypatch.setattr(tuning, "_tune_threads", lambda *arguments: choices["threads"])
+    monkeypatch.setattr(tuning, "_tune_rows", lambda *arguments: choices["max_batch"])
+    monkeypatch.setattr(tuning, "load_now", lambda: 1000.0)
+    assert main(["bench", str(digits), "--tune"]) == 0
+    printed = capsys.readouterr().out
+    assert "threads stays 2: 1 was 50.0% faster, which is not worth a change or may be chance (up to 100.0%)" in printed
+    assert "The load was 1000.0" in printed and "No line for model.toml" in printed
+    assert result_of(capsys, "bench", digits, "--tune", "--json")["manifest"] == ""
 
 
 def test_plain_lines_without_a_terminal(capsys, digits) -> None:

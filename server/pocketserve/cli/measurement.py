@@ -15,6 +15,7 @@ Calls = Mapping[Key, Callable[[], object]]
 
 MIN_ROUNDS = 7  # fewer rounds tell nothing about the noise
 MIN_GAIN = 0.03  # a smaller gain is not worth a change, however certain it is
+MAX_CHANCE = 0.5  # the share of a gain that chance may explain
 SIGMAS = 3.0  # standard errors that a gain must exceed: with a handful of candidates, luck alone gets to two
 
 
@@ -30,7 +31,7 @@ class Choice(NamedTuple):
     @property
     def changed(self) -> bool:
         """Return whether the best one should replace the current one."""
-        return self.best != self.current and self.gain >= MIN_GAIN and self.gain > self.noise
+        return self.best != self.current and self.gain >= MIN_GAIN and self.noise < MAX_CHANCE * self.gain
 
     @property
     def recommended(self) -> int:

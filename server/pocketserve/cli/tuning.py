@@ -58,6 +58,8 @@ def tune(options: argparse.Namespace) -> int:
         progress.end()
         service.close()
     choices = {"threads": threads, "max_batch": rows}
+    if load_warning(load):  # beside other work, all of a difference may be chance
+        choices = {key: c._replace(noise=1.0) if isinstance(c, Choice) else c for key, c in choices.items()}
     lines = [f"{key} = {c.best}\n" for key, c in choices.items() if isinstance(c, Choice) and c.changed]
     if options.json:
         documents = {key: _document(choice) for key, choice in choices.items()}

@@ -21,6 +21,7 @@ from pocketserve.engine.device.processes import descendants_of
 from pocketserve.messages import plural
 
 WARM_UP = 10
+MIN_SAMPLES_P99 = 100  # of fewer, the 99th percentile is the maximum
 MAX_ROUNDS = 1_000_000
 MAX_SECONDS = 86_400
 MAX_THREADS = 256
@@ -161,7 +162,8 @@ def _print_result(result: Mapping[str, Any]) -> None:
     latency, rows = result["latency_ms"], []
     for way, title in WAYS.items():
         added = "" if way == "in_process" else f"{latency[way]['p50'] - latency['in_process']['p50']:+.3f}"
-        rows.append([title, *(f"{latency[way][key]:.3f}" for key in ("p50", "p90", "p99")), added])
+        p99 = f"{latency[way]['p99']:.3f}" if len(latency[way]["samples"]) >= MIN_SAMPLES_P99 else "-"
+        rows.append([title, *(f"{latency[way][key]:.3f}" for key in ("p50", "p90")), p99, added])
     print_table(["WHOLE CALL", "p50 ms", "p90 ms", "p99 ms", "ADDED ms"], rows)
     counts = f"{len(latency['socket']['samples'])} of each, after {result['warm_up']} that do not count"
     print(f"{counts}. The server's first answer, which loads the model, took {result['first_answer_ms']:.0f} ms.")
