@@ -35,7 +35,6 @@ class FunctionEntry(QueueEntry):
     ) -> None:
         super().__init__(options, execute, keeps_thread=keeps_thread)
         self.function, self.ended = function, ended
-        self.work = lambda session: self.function(session)
         self.arrays = getattr(function, "arrays", None)
         self.signature = getattr(function, "signature", None)
         self.outcome: list[Any] = []
@@ -47,6 +46,10 @@ class FunctionEntry(QueueEntry):
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
+
+    def work(self, session: Any) -> Any:
+        """Call the function."""
+        return self.function(session)
 
     def end(self, result: Any) -> None:
         """Keep the result."""

@@ -17,11 +17,12 @@ from pocketserve.engine.device.power import PowerWatch
 from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.lifecycle.byte_budget import ByteBudget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle
+from pocketserve.engine.lifecycle.state import VersionRecord
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.entries import Job
 from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, RequestOptions, read_options
 from pocketserve.engine.scheduling.semaphore import Semaphore
-from pocketserve.engine.statistics import Traffic, VersionStatistics
+from pocketserve.engine.statistics import Traffic
 from pocketserve.inference.call import Done, InferenceCall
 from pocketserve.inference.payload import RawPayload
 from pocketserve.messages import plural
@@ -37,7 +38,7 @@ from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
 
-_Target = tuple[ModelEntry, VersionEntry, tuple[str, str], VersionStatistics]
+_Target = tuple[ModelEntry, VersionEntry, VersionRecord]
 
 log = logging.getLogger(__name__)
 
@@ -350,10 +351,11 @@ class Service:
 
     def _start(self, call: InferenceCall) -> Job | None:
         try:
-            entry, version, key, call.statistics = self._find(call.model, call.version)
+            entry, version, record = self._find(call.model, call.version)
         except Exception as error:
             call.done(error)
             return None
+        call.statistics = record.statistics
         try:
             if call.options.rank > DEFAULT_PRIORITY and self.power.low:
                 self.engine.check_power()
@@ -363,7 +365,7 @@ class Service:
             call.end(error)
             return None
         call.release = self._release
-        handle = self.engine.acquire_loaded(key)
+        handle = self.engine.acquire_loaded(record)
         if handle is None:
             return functools.partial(self._load_and_start, call, entry, version)
         if type(call.payload) is RawPayload:
@@ -376,6 +378,7 @@ class Service:
         except BaseException as error:
             call.end(error)
             return None
+        call.started_ns = time.perf_counter_ns()  # to load the model is not the request's work
         return call.start(handle, self.decode_budget)
 
     def _release(self, call: InferenceCall) -> None:
@@ -405,15 +408,14 @@ class Service:
         return read_options(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation, received)
 
     def _find(self, name: str, version: str | None) -> _Target:
-        """Return a version with its counters; see :meth:`_resolve`."""
+        """Return a version with all that the engine knows of it; see :meth:`_resolve`."""
         models, targets = self._targets
         if models is not self.repository.models():
             models, targets = self._targets = self.repository.models(), {}
         target = targets.get((name, version))
         if target is None:
             entry, version_entry = self._resolve(name, version)
-            key = entry.name, version_entry.name
-            target = entry, version_entry, key, self.engine.statistics(*key)
+            target = entry, version_entry, self.engine.record(entry.name, version_entry.name)
             if version in (None, version_entry.name):  # other spellings, such as 0001, are without end
                 targets[name, version] = target
         return target

@@ -63,7 +63,7 @@ ALLOWED: Final[Mapping[tuple[Role, HandshakeState], frozenset[FrameType]]] = {
 """Frames that each side may receive in each state; in the order of android_bridge/PROTOCOL.md."""
 
 _REQUEST: Final = int(FrameType.REQUEST)
-_WITH_BODY: Final = frozenset({FrameType.REQUEST, FrameType.RESPONSE})
+_WITH_BODY: Final = frozenset({_REQUEST, int(FrameType.RESPONSE)})  # as numbers, which each header has
 ALIGNMENT: Final = 8
 """Bodies start at a multiple of this in memory, so that tensors, which start at one in the body, do so too."""
 
@@ -281,12 +281,12 @@ class FrameDecoder:
             if self._in_handshake:
                 raise _unexpected(f"frame type 0x{kind:02x} may not come before READY")
         elif kind in _WITH_BODY:
-            if kind == _REQUEST and request_id <= self._last_request_id:
-                raise ConnectionFaultError(
-                    ConnectionFault.BAD_REQUEST_ID,
-                    f"request_id {request_id} follows {self._last_request_id}; ids must increase",
-                )
             if kind == _REQUEST:
+                if request_id <= self._last_request_id:
+                    raise ConnectionFaultError(
+                        ConnectionFault.BAD_REQUEST_ID,
+                        f"request_id {request_id} follows {self._last_request_id}; ids must increase",
+                    )
                 self._last_request_id = request_id
             if body_length > self._max_body:
                 raise frame_too_large(f"body_len {body_length} exceeds {self._max_body}")

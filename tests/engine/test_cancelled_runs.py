@@ -53,7 +53,7 @@ class Windows:
 def operation(model: SimpleNamespace, payload: Payload, options: RequestOptions, sequences: object = None) -> Operation:
     """What a request to this model runs."""
     handle: Any = SimpleNamespace(model=model, queue=ModelQueue([object()], 1), sequences=sequences)  # type: ignore[list-item]
-    return prepare_operation(handle, payload, options, None)
+    return prepare_operation(handle, payload, options, None)[0]
 
 
 ROWS = TensorPayload(oip.InferRequest([Tensor("x", "FP32", (10, 2), memoryview(bytes(80)))]), row_by_row=True)
@@ -82,7 +82,7 @@ def test_a_request_that_is_given_up_between_its_runs(payload: Payload) -> None:
         task=Windows(), inputs=bound, outputs=bound, feedback={}, first_state={}, entry_points={None: (bound,) * 2}
     )
     with pytest.raises(ApiError, match="between two runs") as caught:
-        operation(model, payload, RequestOptions(time.monotonic() + 60, cancellation=switch)).run(session)
+        operation(model, payload, RequestOptions(time.monotonic() + 60, cancellation=switch)).run(session, None)
     assert caught.value.code is ErrorCode.CANCELLED
     assert session.runs == 3
 

@@ -291,7 +291,7 @@ def test_others_are_answered_while_one_request_has_a_changed_model_loaded_anew(b
     assert one.ask("petals") == answer and one.running("petals") is before  # nothing has changed
     replace(models_copy / "petals" / "petals.tflite", (models_copy / "petals" / "petals.tflite").read_bytes())
     one.engine.note_changes(scan(models_copy))
-    assert one.engine.acquire_loaded(("petals", "tflite")) is None
+    assert one.engine.acquire_loaded(one.engine.record("petals", "tflite")) is None
     meanwhile: list[float] = []
     while_loading(one, "petals", lambda: meanwhile.append(one.ask("petals")))
     assert one.ask("petals") == answer and meanwhile == [answer]

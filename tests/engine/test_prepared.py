@@ -146,7 +146,7 @@ def test_it_goes_with_the_model(service):
 
 def test_an_answer_without_outputs_is_still_a_whole_one():
     answered = prepared.CompiledRequest(None, 1, [], [], InferResponse("m", "1", []))
-    assert answered.encode({}) == encode_infer_response(InferResponse("m", "1", []), True)
+    assert answered.respond({}) == encode_infer_response(InferResponse("m", "1", []), True)
 
 
 @given(

@@ -217,6 +217,6 @@ def test_any_answers_one_after_the_other_are_as_if_each_were_the_first(several):
         results = {"own a": first.T if turned else first, "own b": second, "own c": first}
         outputs = [to_tensor("a", results["own a"]), to_tensor("b", second)]
         fresh = encode_infer_response(InferResponse("m", "1", outputs, "id"), True)
-        encoded = kept.encode(results)
+        encoded = kept.respond(results)
         assert b"".join(encoded.chunks) == b"".join(fresh.chunks)
         assert encoded.json_length == fresh.json_length

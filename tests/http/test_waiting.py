@@ -107,7 +107,7 @@ def test_the_load_of_a_model_is_no_work_of_its_first_request(service, call, monk
         return acquire(*arguments)
 
     monkeypatch.setattr(time, "perf_counter_ns", lambda: real() + ahead[0])
-    monkeypatch.setattr(engine, "acquire_loaded", lambda key: None)
+    monkeypatch.setattr(engine, "acquire_loaded", lambda record: None)
     monkeypatch.setattr(engine, "acquire", slow_load)
     call(service)
     assert ahead[0] and statistics.runs.total_ns < 10**15

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_response
+from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_response, load_handler
 from pocketserve.api.routes import ROUTES
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.entries import Job
@@ -197,12 +197,13 @@ def start_request(
     try:
         if request.cancellation is not None and request.cancellation.cancelled:
             raise cancelled()
+        handler = load_handler(route.handler_name)
         text_size = len(request.body) if request.json_length is None else request.json_length
         if text_size <= SMALL_DOCUMENT or route.body == "raw":  # raw input is parsed by its task, which reserves memory
-            response = route.handler(service, request)
+            response = handler(service, request)
         else:
             with _room_to_parse(service, request):
-                response = route.handler(service, request)
+                response = handler(service, request)
     except Exception as error:
         response = failure(error, _name(route))
     if isinstance(response, ApiResponse):

@@ -74,12 +74,12 @@ Handler = Callable[["Service", ApiRequest], ApiResponse | InferenceCall]
 """Answer a request, or name the inference that answers it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """An entry of the dispatch table, see :mod:`pocketserve.api.routes`.
 
     Attributes:
-        handler_name: the handler, as MODULE.FUNCTION of this package: a module is imported for its first request.
+        handler_name: what answers a request, see :func:`load_handler`.
         group: the protocol it belongs to.
         open: answered without a token.
         owner: answered to the installation's own token only, not to an app's.
@@ -100,11 +100,6 @@ class Route:
     binary_tensors: bool = False
 
     @property
-    def handler(self) -> Handler:
-        """Return what answers a request."""
-        return _handler(self.handler_name)
-
-    @property
     def name(self) -> str:
         """Return a unique name: the operation's id."""
         function = self.handler_name.rpartition(".")[2].removeprefix("v1_")
@@ -114,7 +109,8 @@ class Route:
 
 
 @functools.cache
-def _handler(name: str) -> Handler:
+def load_handler(name: str) -> Handler:
+    """Return the handler MODULE.FUNCTION of this package; a module is imported for its first request."""
     module, _, function = name.partition(".")
     return cast(Handler, getattr(importlib.import_module(f"pocketserve.api.{module}"), function))
 

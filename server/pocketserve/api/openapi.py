@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pocketserve import __version__
-from pocketserve.api.messages import ApiResponse, Route, json_response
+from pocketserve.api.messages import ApiResponse, Route, json_response, load_handler
 from pocketserve.tasks import parameters
 from pocketserve_wire import DATATYPES, ErrorCode
 from pocketserve_wire.limits import MAX_TENSOR_NAME_CHARS
@@ -246,7 +246,7 @@ def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": f"{route.group}_{route.name}_{route.method.lower()}",
         "tags": [route.group],
-        "summary": (route.handler.__doc__ or "").strip().splitlines()[0],
+        "summary": (load_handler(route.handler_name).__doc__ or "").strip().splitlines()[0],
         "responses": {**success, "default": fault},
     }
     in_path = re.findall(r"{(\w+)}", route.pattern)

@@ -161,13 +161,14 @@ class Engine:
         record = self._by_key.get((name, version))
         return record.error.message if record is not None and record.error is not None else None
 
+    def record(self, name: str, version: str) -> VersionRecord:
+        """Return all that is known of a version; it stays the same one for good."""
+        with self._lock:
+            return self._table.ensure((name, version))
+
     def statistics(self, name: str, version: str) -> VersionStatistics:
         """A version's counters."""
-        record = self._by_key.get((name, version))  # one that is there stays, so no lock is needed to find it
-        if record is not None:
-            return record.statistics
-        with self._lock:
-            return self._table.ensure((name, version)).statistics
+        return self.record(name, version).statistics
 
     def running(self, name: str, version: str) -> ModelHandle | None:
         """A version's loaded form, if it is loaded now."""
@@ -272,11 +273,10 @@ class Engine:
                     record.error = None if record.running is running else record.error  # the change was taken back
         close_all(*closing)
 
-    def acquire_loaded(self, key: tuple[str, str]) -> ModelHandle | None:
-        """Hold a version, by its model's name and its own, without waiting; None where it has to be loaded first."""
+    def acquire_loaded(self, record: VersionRecord) -> ModelHandle | None:
+        """Hold a version without waiting; None where it has to be loaded first."""
         with self._lock:
-            record = self._by_key.get(key)
-            handle = record.running if record is not None else None
+            handle = record.running
             if handle is None or handle.outdated or self._table.closed:
                 return None
             handle.users += 1

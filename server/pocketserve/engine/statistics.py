@@ -83,19 +83,23 @@ class Traffic:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: Counter[tuple[str, str, str, int]] = Counter()
+        self._answers: Counter[tuple[str, Any, int]] = Counter()
         self.connections: dict[str, Callable[[], int]] = {}  # by transport; each that serves puts its own here
         self.log_request: Callable[..., None] | None = None  # RequestLog.write; None where requests are not logged
 
-    def count(self, transport: str, method: str, route: str, status: int) -> None:
-        """Count one answer; a route is the dispatch table's pattern, never the path that was asked for."""
+    def count(self, transport: str, route: Any, status: int) -> None:
+        """Count one answer; ``route`` is the dispatch table's, None for a request that reached none."""
         with self._lock:
-            self._answers[transport, method, route, status] += 1
+            self._answers[transport, route, status] += 1
 
     def answers(self) -> list[tuple[tuple[str, str, str, int], int]]:
-        """Return transport, method, route and status, and how often, in a fixed order."""
+        """Return transport, method, route's pattern and status, and how often, in a fixed order."""
         with self._lock:
-            return sorted(self._answers.items())
+            answers = list(self._answers.items())
+        return sorted(
+            ((transport, route.method if route else "", route.pattern if route else "", status), count)
+            for (transport, route, status), count in answers
+        )
 
 
 class VersionStatistics:

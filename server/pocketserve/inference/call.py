@@ -12,6 +12,7 @@ from pocketserve.engine.scheduling.options import RequestOptions
 from pocketserve.engine.statistics import Timing, VersionStatistics
 from pocketserve.inference.operations import prepare_operation
 from pocketserve.inference.payload import EncodedPayload, Payload
+from pocketserve.runtimes.base import Session
 from pocketserve_wire import ApiError
 
 if TYPE_CHECKING:
@@ -37,11 +38,12 @@ class InferenceCall(QueueEntry):
         done, statistics: take how it ends; set when it is submitted.
         release: gives back what the service holds for it; None as long as it holds nothing.
         handle: the version that is held for it.
+        started_ns: when the work on it began.
     """
 
     __slots__ = (
-        "_explain", "_operation", "_sequence", "_started_ns", "done", "handle", "model", "payload",
-        "release", "respond", "statistics", "version"
+        "_explain", "_operation", "_sequence", "done", "handle", "model", "payload",
+        "release", "respond", "started_ns", "statistics", "version"
     )  # fmt: skip
 
     done: Done
@@ -60,13 +62,13 @@ class InferenceCall(QueueEntry):
         keeps_thread: bool = False,
     ) -> None:
         # To label, draw or write an answer as JSON takes too long for the next request to wait for it.
-        super().__init__(options, execute, keeps_thread and type(payload) is EncodedPayload)
+        QueueEntry.__init__(self, options, execute, keeps_thread and type(payload) is EncodedPayload)
         self.model = model
         self.version = version
         self.payload = payload
         self.respond = respond
         self._explain = explain
-        self._started_ns = time.perf_counter_ns()
+        self.started_ns = time.perf_counter_ns()
         self._sequence: Sequence | None = None
         self.handle: ModelHandle | None = None
         self.release: Callable[[InferenceCall], None] | None = None
@@ -81,10 +83,9 @@ class InferenceCall(QueueEntry):
             As :meth:`~pocketserve.engine.scheduling.queue.ModelQueue.submit`.
         """
         self.handle = handle
-        self._started_ns = time.perf_counter_ns()  # to load the model is not the request's work
         try:
-            operation = self._operation = prepare_operation(handle, self.payload, self.options, budget)
-            self.work, self.arrays, self.signature = operation.run, operation.arrays, operation.signature
+            operation, self.arrays = prepare_operation(handle, self.payload, self.options, budget)
+            self._operation, self.signature = operation, operation.signature
             if operation.step is not None and handle.sequences is not None:
                 self._sequence = handle.sequences.enter(operation.step, self)
                 operation.sequence = self._sequence
@@ -105,6 +106,10 @@ class InferenceCall(QueueEntry):
             return None
         return queue.submit(self)
 
+    def work(self, session: Session) -> Any:
+        """Run the model."""
+        return self._operation.run(session, self.arrays)
+
     def end(self, outcome: Any) -> None:
         """Answer with the result of the run, or with the error in its place."""
         if isinstance(outcome, BaseException):
@@ -118,7 +123,7 @@ class InferenceCall(QueueEntry):
             return
         timing = (
             self.queue_ns,
-            self.submitted_ns - self._started_ns,
+            self.submitted_ns - self.started_ns,
             self.run_ns,
             time.perf_counter_ns() - ended_ns,
             operation.rows,
@@ -134,7 +139,7 @@ class InferenceCall(QueueEntry):
     def _fail(self, error: BaseException, *, failed: bool) -> None:
         self._give_back(failed=failed)
         code = error.code if isinstance(error, ApiError) else None
-        self.statistics.record_failure(time.perf_counter_ns() - self._started_ns, code)
+        self.statistics.record_failure(time.perf_counter_ns() - self.started_ns, code)
         if self._explain is not None and isinstance(error, ApiError):
             error = self._explain(error)
         self.done(error)

@@ -14,6 +14,8 @@ import numpy as np
 
 from pocketserve.engine.bindings import Bindings
 from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.inference.run import run_session
+from pocketserve.runtimes.base import Session
 from pocketserve.tensors import Array, TensorSpec, plain_memory, to_tensor
 from pocketserve_wire import DATATYPES
 from pocketserve_wire.oip import EncodedBody, InferResponse, RequestedOutput, RequestTemplate, encode_infer_response
@@ -27,7 +29,8 @@ TensorSignature = list[tuple[np.dtype[Any], tuple[int, ...]]]
 
 
 class CompiledRequest:
-    """A kind of request on a loaded version: a plain run, without state, rows to split or quantisation.
+    """An operation for all requests of a kind on a loaded version: plain runs, without state, rows to split or
+    quantisation.
 
     Args:
         inputs: the session's name, dtype, shape, elements, and first byte in the body of each.
@@ -40,7 +43,8 @@ class CompiledRequest:
         rows: batch rows in each such request.
     """
 
-    __slots__ = ("_header", "_inputs", "_outputs", "_response", "rows", "signature")
+    # No constants of the class: to look one up takes longer than a slot.
+    __slots__ = ("_header", "_inputs", "_outputs", "_response", "executions", "rows", "signature", "step", "timed")
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class CompiledRequest:
     ) -> None:
         self.signature = signature
         self.rows = rows
+        self.executions, self.step, self.timed = 0, None, False
         self._inputs = inputs
         self._outputs = outputs
         self._response = response
@@ -66,7 +71,11 @@ class CompiledRequest:
             arrays[own] = np.frombuffer(body, dtype, count, start).reshape(shape)
         return arrays
 
-    def encode(self, results: Mapping[str, Array]) -> EncodedBody:
+    def run(self, session: Session, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the model."""
+        return run_session(session, arrays, self.signature)
+
+    def respond(self, results: Mapping[str, Array]) -> EncodedBody:
         """Return the answer; outputs of the same dtypes and shapes as the last have the same JSON part."""
         signature: TensorSignature = []
         chunks: list[bytes | memoryview] = [b""]

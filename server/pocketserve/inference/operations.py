@@ -1,7 +1,7 @@
 """The run that a call needs: its inputs, validated or compiled before it waits, and its answer after the run.
 
-Each operation has the inputs as ``arrays`` (None where it cannot be batched), the entry point as ``signature``, its
-batch rows, the number of runs where its queue cannot count them (else 0), a ``run`` and a ``respond``.
+Each operation has the entry point as ``signature``, its batch rows, the number of runs where its queue cannot count
+them (else 0), a ``run``, which takes a session and the inputs that can be batched, and a ``respond``.
 """
 
 from __future__ import annotations
@@ -31,25 +31,6 @@ if TYPE_CHECKING:
 
 SEQUENCE_PARAMETERS = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 NO_INPUTS = Inputs({}, 0, False, False, {})  # of a request that only ends a sequence
-
-
-class CompiledOperation:
-    """A tensor request of a kind that was answered before."""
-
-    __slots__ = ("arrays", "executions", "respond", "rows", "signature", "step", "timed")
-
-    def __init__(self, compiled: CompiledRequest, body: memoryview) -> None:
-        self.executions = 0
-        self.step = None
-        self.timed = False
-        self.arrays = compiled.arrays(body)
-        self.signature = compiled.signature
-        self.rows = compiled.rows
-        self.respond = compiled.encode
-
-    def run(self, session: Session) -> dict[str, Array]:
-        """Run the model."""
-        return run_session(session, self.arrays, self.signature)
 
 
 class TensorOperation:
@@ -86,7 +67,7 @@ class TensorOperation:
         self.executions = inputs.rows if inputs.row_by_row else 0
         self.arrays = None if inputs.row_by_row or inputs.state or self.step is not None else inputs.arrays
 
-    def run(self, session: Session) -> dict[str, Array]:
+    def run(self, session: Session, _arrays: Arrays | None) -> dict[str, Array]:
         """Run the model, with its sequence's state where it has one; not for what only ends a sequence."""
         if self._closes:
             return {}
@@ -165,7 +146,7 @@ class TaskOperation:
             tensors.append(to_tensor(name, array, "BF16" if bf16 else None))
         return collect(tensors, bindings, row_by_row=True, first_state=model.first_state)
 
-    def run(self, session: Session) -> Any:
+    def run(self, session: Session, _arrays: Arrays | None) -> Any:
         """Run the model; return one run's outputs, or a list of several runs'."""
         cancellation = self._options.cancellation
         try:
@@ -202,13 +183,13 @@ class TaskOperation:
         return Prediction(model.entry.name, model.version.name, task.name, entries, more, picture)
 
 
-Operation = CompiledOperation | TensorOperation | TaskOperation
+Operation = CompiledRequest | TensorOperation | TaskOperation
 
 
 def prepare_operation(
     handle: ModelHandle, payload: Payload, options: RequestOptions, budget: BytePool | None
-) -> Operation:
-    """Return what a call has to run.
+) -> tuple[Operation, Arrays | None]:
+    """Return what a call has to run, and its inputs by the session's names; None where they cannot be batched.
 
     Raises:
         ApiError: for every fault of the request.
@@ -217,11 +198,15 @@ def prepare_operation(
         template, body = payload
         compiled: CompiledRequest | None = handle.compiled.get(template)
         if compiled is not None:
-            return CompiledOperation(compiled, body)
-        return TensorOperation(handle, TensorPayload(template.read(body)), options, encoded=True)
+            return compiled, compiled.arrays(body)
+        payload, encoded = TensorPayload(template.read(body)), True
+    else:
+        encoded = False
     if isinstance(payload, TensorPayload):
-        return TensorOperation(handle, payload, options, encoded=False)
-    return TaskOperation(handle, payload, options, budget)
+        tensors = TensorOperation(handle, payload, options, encoded)
+        return tensors, tensors.arrays
+    raw = TaskOperation(handle, payload, options, budget)
+    return raw, raw.arrays
 
 
 def _step_of(parameters: Mapping[str, Any]) -> SequenceStep | None:

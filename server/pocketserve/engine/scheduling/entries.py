@@ -31,10 +31,10 @@ class QueueEntry(Entry):
         keeps_thread: the thread that ran it may run the next entry after it, of whichever request.
 
     Attributes:
-        work: runs the model for this request alone, and returns the result.
         arrays: its inputs by the session's names; None for a request that must run alone.
         signature: the entry point of these.
-        session: is set when it may run, together with ``batch_members``.
+        session: is set when it may run.
+        batch_members: who runs with it; None as long as it has not waited.
         submitted_ns, queue_ns, run_ns: when it was submitted, how long it waited, and how long its run took.
         executions: runs of the model on its account; those of a batch count for the request that leads it.
         batch_rows: rows of the batch that it led; 0 for one that was led; None for one that ran alone.
@@ -42,14 +42,12 @@ class QueueEntry(Entry):
 
     __slots__ = (
         "arrays", "batch_members", "batch_rows", "execute", "executions", "keeps_thread", "queue",
-        "queue_ns", "run_ns", "session", "signature", "submitted_ns", "work"
+        "queue_ns", "run_ns", "session", "signature", "submitted_ns"
     )  # fmt: skip
 
     queue: ModelQueue
-    work: Callable[[Session], Any]
     arrays: Mapping[str, Any] | None
     signature: str | None
-    batch_members: Sequence[QueueEntry]
     submitted_ns: int
     queue_ns: int
     run_ns: int
@@ -61,12 +59,17 @@ class QueueEntry(Entry):
         self.execute: Any = execute
         self.keeps_thread = keeps_thread
         self.session: Session | None = None
+        self.batch_members: Sequence[QueueEntry] | None = None
         self.executions = 1
         self.batch_rows: int | None = None
 
     def begin(self) -> Job | None:
-        """Run it on its session, after it has waited; a :data:`Job`."""
-        return self.queue.run_waiting(self)
+        """Run it on its session; a :data:`Job`."""
+        return self.queue.run(self)
+
+    def work(self, session: Session) -> Any:
+        """Run the model for this request alone, and return the result."""
+        raise NotImplementedError
 
     def end(self, outcome: Any) -> None:
         """Take the result of the run; or why there is none: an ApiError, or what the run raised. It must not raise."""

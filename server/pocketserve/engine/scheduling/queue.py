@@ -11,7 +11,6 @@ transport has a thread do it. The first of a batch leads: its thread runs the ba
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 import time
@@ -245,6 +244,7 @@ class ModelQueue:
             What this thread is to run, when a session is free; None when the request waits or has failed.
         """
         entry.submitted_ns = time.perf_counter_ns()
+        entry.queue = self
         try:
             if self._clock() >= entry.options.deadline:
                 raise expired()
@@ -262,10 +262,9 @@ class ModelQueue:
         if session is None:
             return None
         entry.session = session
-        return functools.partial(self._run, entry)
+        return entry.begin
 
     def _enqueue(self, entry: QueueEntry) -> Session | None:
-        entry.queue = self
         cancellation = entry.options.cancellation
         key, rows, size = self._batcher.describe(entry) if self._batcher is not None else (None, 1, 0)
         if cancellation is not None:
@@ -286,21 +285,18 @@ class ModelQueue:
         if self.scheduler.remove(self._entries, entry):
             _fail(entry, cancelled())
 
-    def run_waiting(self, entry: QueueEntry) -> Job | None:
-        """Run an entry that has waited, with its batch members; as :meth:`_run`."""
-        if entry.batch_members:
-            return self._run_batch([entry, *entry.batch_members], entry.session)
-        if entry.options.cancellation is not None:
-            entry.options.cancellation.listen(None)
-        return self._run(entry, (entry,))
-
-    def _run(self, entry: QueueEntry, entries: Sequence[Entry] = ()) -> Job | None:
-        """Run an entry that was given a session, and end it.
+    def run(self, entry: QueueEntry) -> Job | None:
+        """Run an entry that was given a session, with its batch members, and end it.
 
         Returns:
             The next run, where this thread is to make it.
         """
         session: Any = entry.session
+        has_waited = entry.batch_members is not None
+        if entry.batch_members:
+            return self._run_batch([entry, *entry.batch_members], session)
+        if has_waited and entry.options.cancellation is not None:
+            entry.options.cancellation.listen(None)
         started = time.perf_counter_ns()
         try:
             outcome = entry.work(session)
@@ -310,7 +306,7 @@ class ModelQueue:
         entry.queue_ns = started - entry.submitted_ns
         if entry.steps is not None:
             entry.steps.popleft()
-        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, entries)
+        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, (entry,) if has_waited else ())
         following: list[QueueEntry] = []
         if leaders:
             if entry.keeps_thread and leaders[0].keeps_thread:

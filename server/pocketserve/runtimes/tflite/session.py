@@ -180,7 +180,10 @@ class TfliteSession:
         for spec, number in inputs:
             interpreter.set_tensor(number, arrays[spec.name])
         interpreter.invoke()
-        return {spec.name: tensors.copy_out(interpreter, spec, number) for spec, number in outputs}
+        results = {}
+        for spec, number in outputs:  # a comprehension would be one more call
+            results[spec.name] = tensors.copy_out(interpreter, spec, number)
+        return results
 
     def _fit(self, entry: tensors.GraphEntry, arrays: Mapping[str, Array]) -> None:
         """Give the inputs the arrays' shapes, if they have others now."""

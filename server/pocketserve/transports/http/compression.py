@@ -63,7 +63,9 @@ def _inflate(body: bytes | memoryview, wbits: int, limit: int) -> bytearray:
 
 def choose_coding(accept_encoding: str | None) -> str | None:
     """Return the coding for a response: gzip or deflate if that is the only one the client names, else None."""
-    items = [item.strip() for item in (accept_encoding or "").split(",") if item.strip()]
+    if not accept_encoding:
+        return None
+    items = [item.strip() for item in accept_encoding.split(",") if item.strip()]
     if len(items) != 1:
         return None
     coding, _, weight = items[0].partition(";")

@@ -121,7 +121,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def readable(self) -> bool:
         """Return whether bytes are wanted."""
-        return self.lingering or bool(super().readable())
+        # Not super(), which takes longer than the question: the loop asks all connections at each turn.
+        return self.lingering or HTTPChannel.readable(self)
 
     def _linger(self) -> bool:
         """Begin to throw away what comes, if anything may; the client sees that the answer was the last."""

@@ -100,7 +100,10 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]
 
     def _read_connection(self) -> None:
         """Leave what waitress looks for alone in a ``Connection`` header that lists more."""
-        options = {option.strip(" \t") for option in self.headers.get("CONNECTION", "").lower().split(",")}
+        connection = self.headers.get("CONNECTION", "")
+        if "," not in connection:
+            return
+        options = {option.strip(" \t") for option in connection.lower().split(",")}
         if len(options) > 1:
             self.headers["CONNECTION"] = next((option for option in ("close", "keep-alive") if option in options), "")
 

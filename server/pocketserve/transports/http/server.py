@@ -73,6 +73,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         self.timeouts, self.traffic = timeouts, traffic or Traffic()
         self.lingering: dict[Channel, None] = {}
         self._max_connections = affordable(config.max_connections, SHARE, "max_connections")
+        self._max_free = min(self._max_connections, MAX_UNAUTHENTICATED)
         self._ending = threading.Lock()
         adjustments = _Adjustments(
             sockets=[listener],
@@ -132,9 +133,8 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         """Return whether a new connection would be accepted: there is room, or one to evict."""
         if not self.accepting or time.monotonic() < self._accept_at:
             return False
-        channels = self.active_channels.values()
-        has_room = len(channels) < min(self._max_connections, MAX_UNAUTHENTICATED)
-        return has_room or any(channel.evictable for channel in channels)
+        channels = self.active_channels
+        return len(channels) < self._max_free or any(channel.evictable for channel in channels.values())
 
     def handle_accept(self) -> None:
         """Accept some connections, each for a free place or for one that is evicted."""

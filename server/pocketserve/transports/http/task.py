@@ -11,7 +11,7 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 
 from pocketserve.api.messages import error_response
 from pocketserve.transports.http.body import MAX_JOINED, MemoryBuffer
-from pocketserve.transports.http.wsgi import LINE_END, count_answer, status_line
+from pocketserve.transports.http.wsgi import LINE_END, status_line
 from pocketserve_wire import ApiError, ErrorCode
 
 _CODES = {
@@ -56,7 +56,7 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
                 detail = f"the body exceeds {self.channel.adj.max_request_body_size - 1} bytes (max_body_bytes)"
             error = ApiError(code, f"{fault.reason}: {detail}")
         answer, body = error_response(error), error.body() + LINE_END
-        count_answer(self.channel.server.traffic, None, status)
+        self.channel.server.traffic.count("http", None, status)
         self._log(status, len(body))
         self.status = status_line(status)
         self.response_headers = [

@@ -10,7 +10,6 @@ from typing import Any
 from pocketserve.api import dispatch
 from pocketserve.api.messages import JSON, ApiRequest, ApiResponse, Route
 from pocketserve.auth.guard import Guard
-from pocketserve.engine.statistics import Traffic
 from pocketserve.service import Service
 from pocketserve.transports.http import compression
 from pocketserve_wire import ApiError
@@ -52,7 +51,7 @@ def respond(
     except Exception as error:  # there was no memory to compress it
         answer = dispatch.failure(error, "encoding an answer")
         headers, chunks = _encode_response(answer, {})
-    count_answer(service.traffic, admitted, answer.status)
+    service.traffic.count("http", admitted, answer.status)
     if log_request is not None:
         log_request(
             "http",
@@ -101,11 +100,6 @@ def _read_request(environ: Environ, route: Route, path: Mapping[str, str], max_i
         json_length=parse_json_length(length, len(body)),
         content_type="application/cloudevents" if is_event else environ.get("CONTENT_TYPE", ""),
     )
-
-
-def count_answer(traffic: Traffic, route: Route | None, status: int) -> None:
-    """Count an answer; ``route`` is None for a request that reached none, or was not let in."""
-    traffic.count("http", route.method if route else "", route.pattern if route else "", status)
 
 
 @cache

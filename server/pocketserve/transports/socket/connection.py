@@ -136,10 +136,11 @@ class Connection:
     def _handle_request(self, frame: Frame) -> bool:
         exchange = Exchange(self, frame, self._inflight.received_at, threading.get_ident())
         with self._lock:
-            refusal = self._inflight.refusal
-            if refusal is None and self._state is not _OPEN:
-                refusal = ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
-            refusal = refusal or self._inflight.add(frame, exchange.cancellation)
+            if self._state is _OPEN:
+                refusal = self._inflight.add(frame, exchange.cancellation)
+            else:
+                closing = ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
+                refusal = self._inflight.refusal or closing
         if refusal is not None:
             self._writer.post(*encode(frame.request_id, exchange.refuse(refusal), self._client_max_frame))
             return True

@@ -55,26 +55,26 @@ class FrameReader:
             ConnectionFaultError: the peer broke the protocol, or a frame took too long.
             OSError: the connection is broken.
         """
-        while (frame := self.decoder.next()) is None:
-            self._check_time()
+        decoder = self.decoder
+        while (frame := decoder.next()) is None:
+            if decoder.mid_frame:
+                self._check_time(decoder)
+            else:
+                self.ends = None
             try:
                 # The rest of a body in one call: the kernel wakes this thread once instead of for each segment.
-                count = self._socket.recv_into(self.decoder.buffer(), 0, _WAIT_ALL if self.decoder.in_body else 0)
+                count = self._socket.recv_into(decoder.buffer(), 0, _WAIT_ALL if decoder.in_body else 0)
             except BlockingIOError:
-                self.decoder.rest()
+                decoder.rest()
                 return _QUIET
             if not count:
                 return _END
-            self.decoder.received(count)
+            decoder.received(count)
         self.ends = None
         self._inflight.received()
         return frame
 
-    def _check_time(self) -> None:
-        decoder = self.decoder
-        if not decoder.mid_frame:
-            self.ends = None
-            return
+    def _check_time(self, decoder: FrameDecoder) -> None:
         now = time.monotonic()
         if self.ends is None or decoder.frames != self._frames:  # one that was passed over is whole too
             self.ends, self._frames = now + self._timeouts.frame, decoder.frames

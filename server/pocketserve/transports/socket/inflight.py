@@ -39,7 +39,7 @@ class InflightRequests:
     def __init__(
         self, limits: ConnectionLimits, slots: Semaphore, incoming: FrameBudget, access: Callable[[], bool] | None
     ) -> None:
-        self._limits = limits
+        self._max_frame, self._max_inflight, self._max_bytes = limits[:3]
         self._slots = slots
         self._incoming = incoming
         self._access = access
@@ -56,18 +56,18 @@ class InflightRequests:
 
     def admit(self, header: Header) -> bool:
         """Return whether a request's body is to be kept, from its header."""
-        size, limits = header.body_length, self._limits
+        size = header.body_length
         self.received_at = time.monotonic()
         self.refusal = None
         if self._access is not None and not self._access():
             text = "the token that this connection was opened with has expired or was taken back"
             self.refusal = ApiError(ErrorCode.UNAUTHORIZED, text)
-        elif size > limits.max_frame:
-            text = f"the body exceeds {limits.max_frame} bytes (max_body_bytes)"
+        elif size > self._max_frame:
+            text = f"the body exceeds {self._max_frame} bytes (max_body_bytes)"
             self.refusal = ApiError(ErrorCode.BODY_TOO_LARGE, f"Request Entity Too Large: {text}")
-        elif self._count >= limits.max_inflight:
+        elif self._count >= self._max_inflight:
             self.refusal = _full(f"{self._count} requests are under way on this connection (socket_inflight)")
-        elif self._bytes + size > limits.max_bytes_inflight and self._count:
+        elif self._bytes + size > self._max_bytes and self._count:
             self.refusal = _full(
                 f"bodies of {self._bytes} bytes are under way on this connection (socket_bytes_inflight)"
             )
@@ -87,15 +87,16 @@ class InflightRequests:
 
     def add(self, frame: Frame, cancellation: Cancellation) -> ApiError | None:
         """Add a request whose body is whole; return why it is refused instead."""
-        if self.refusal is None and not self._slots.acquire():
+        if self.refusal is not None:
+            return self.refusal
+        if not self._slots.acquire():
             text = "too many requests are under way on all connections; try again later"
-            self.refusal = ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
-        if self.refusal is None:
-            self._requests[frame.request_id] = cancellation
-            self._count += 1
-            self._bytes += len(frame.body)
-            self.last_id = frame.request_id
-        return self.refusal
+            return ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.5)
+        self._requests[frame.request_id] = cancellation
+        self._count += 1
+        self._bytes += len(frame.body)
+        self.last_id = frame.request_id
+        return None
 
     def make_room(self, frame: Frame) -> None:
         """Give back a request's share of the limits while its answer is being sent."""

@@ -34,7 +34,7 @@ SHORT_JSON: Final = 4096
 """Bytes of JSON that are parsed in less time than it takes to have another thread read the connection."""
 
 
-class Exchange:
+class Exchange(ApiRequest):
     """A request of a connection, and its answer.
 
     Args:
@@ -46,20 +46,24 @@ class Exchange:
             than to have another thread read.
     """
 
-    __slots__ = ("_connection", "_fault", "_route", "_target", "cancellation", "frame", "reads", "received", "thread")
+    __slots__ = ("_connection", "_fault", "_head", "_route", "frame", "reads", "thread")
+
+    cancellation: Cancellation
+    received: float
+    _route: Route | None
 
     def __init__(self, connection: Connection, frame: Frame, received: float, thread: int) -> None:
+        # Not super().__init__(): one is made for every request.
         self._connection = connection
         self.frame = frame
+        self.thread = thread
         self.received = received
         self.cancellation = Cancellation()
-        self.thread = thread
-        self._route: Route | None = None
+        self.execute, self.keeps_thread = connection.execute, True
         try:
-            self._target = _read_target(frame.target)
-            self._route = self._target[0]
+            self._route, self.path, self._head, self.query = _read_target(frame.target)
         except ApiError as fault:
-            self._fault = fault
+            self._route, self._head, self._fault = None, False, fault
         self.reads = frame.json_length <= SHORT_JSON and (self._route is None or self._route.binary_tensors)
 
     def start(self) -> Job | None:
@@ -69,37 +73,25 @@ class Exchange:
             As :func:`pocketserve.api.dispatch.start_request`.
         """
         frame, connection, route = self.frame, self._connection, self._route
-        content_type = ""
         try:
             if route is None:
                 raise self._fault
             if connection.app is not None:
                 dispatch.check_owner(route, connection.app.name)
-            if frame.ext:
-                content_type = _read_ext(frame.ext)
+            self.content_type = _read_ext(frame.ext) if frame.ext else ""
         except Exception as error:
             self.done(dispatch.failure(error, "reading a request"))
             return None
+        self.body = body = memoryview(frame.body)
         # As in HTTP, where the header that says so counts on these routes only.
-        body = memoryview(frame.body)
-        split = route.binary_tensors and frame.json_length != len(body)
-        _, path, head, query = self._target
-        request = ApiRequest(
-            path,
-            query,
-            body,
-            frame.json_length if split else None,
-            content_type,
-            self.received + frame.arg / 1000 if frame.arg else None,
-            self.cancellation,
-            self.received,
-            connection.execute,
-            True,
-        )
-        return dispatch.start_request(connection.service, route, request, self._done_head if head else self.done)
+        self.json_length = frame.json_length if route.binary_tensors and frame.json_length != len(body) else None
+        self.deadline = self.received + frame.arg / 1000 if frame.arg else None
+        return dispatch.start_request(connection.service, route, self, self.done)
 
     def done(self, answer: ApiResponse) -> None:
-        """Send the answer, and count it."""
+        """Count the answer, and send it."""
+        if self._head:
+            answer.chunks = []
         self._count(answer)
         self._connection.answer(self, answer)
 
@@ -110,26 +102,20 @@ class Exchange:
         return answer
 
     def _count(self, answer: ApiResponse) -> None:
-        route = self._route
-        method, pattern = (route.method, route.pattern) if route is not None else ("", "")
         traffic = self._connection.service.traffic
-        traffic.count("socket", method, pattern, answer.status)
+        traffic.count("socket", self._route, answer.status)
         if traffic.log_request is not None:
             method, path = _target_parts(self.frame.target)
             traffic.log_request(
                 "socket",
                 method,
                 path,
-                self._target[1].get("model", "") if route is not None else "",
+                self.path.get("model", "") if self._route is not None else "",
                 answer.status,
                 started=self.received,
                 bytes_in=len(self.frame.body),
                 bytes_out=sum(map(len, answer.chunks)),
             )
-
-    def _done_head(self, answer: ApiResponse) -> None:
-        answer.chunks = []
-        self.done(answer)
 
 
 def _target_parts(target: bytes) -> tuple[str, str]:
