@@ -115,11 +115,6 @@ class Header(NamedTuple):
     json_length: int
     body_length: int
 
-    @property
-    def payload_length(self) -> int:
-        """Bytes of the frame behind its header."""
-        return self.target_length + self.ext_length + self.body_length
-
 
 @dataclass(slots=True)
 class Frame:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,16 @@ from pocketserve.tasks.cancellation import byte_reservation, cancellation_scope,
 from pocketserve_wire import ApiError, ErrorCode
 
 LIMIT_S = 30.0
+
+
+@contextmanager
+def holding(budget: ByteBudget, count: int, check: Callable[[], None]) -> Iterator[None]:
+    """Hold bytes for as long as the block runs."""
+    held = budget.acquire(count, check)
+    try:
+        yield
+    finally:
+        budget.release(held)
 
 
 class Checks:
@@ -32,7 +44,7 @@ def holder(budget: ByteBudget, count: int, check: Checks, order: list[int]) -> t
     """Start a thread that holds bytes for a moment and notes when it got them."""
 
     def hold() -> None:
-        with budget.hold(count, check):
+        with holding(budget, count, check):
             order.append(count)
 
     thread = threading.Thread(target=hold)
@@ -44,14 +56,14 @@ def holder(budget: ByteBudget, count: int, check: Checks, order: list[int]) -> t
 def test_what_is_held_is_given_back(counts: list[int], size: int) -> None:
     budget = ByteBudget(size)
     for count in counts:
-        with budget.hold(count, lambda: None):
+        with holding(budget, count, lambda: None):
             assert budget.reserved == min(count, size)  # one that exceeds the budget takes all of it
         assert budget.reserved == 0
 
 
 def test_who_comes_first_is_served_first() -> None:
     budget, large, small, order = ByteBudget(10), Checks(), Checks(), list[int]()
-    with budget.hold(6, lambda: None):
+    with holding(budget, 6, lambda: None):
         first = holder(budget, 8, large, order)
         assert large.waiting.wait(LIMIT_S)
         second = holder(budget, 1, small, order)  # there is room for it, but not before the one in front
@@ -64,7 +76,7 @@ def test_who_comes_first_is_served_first() -> None:
 
 def test_two_that_fit_hold_at_the_same_time() -> None:
     budget = ByteBudget(10)
-    with budget.hold(4, pytest.fail), budget.hold(6, pytest.fail):
+    with holding(budget, 4, pytest.fail), holding(budget, 6, pytest.fail):
         assert budget.reserved == 10
 
 
@@ -74,12 +86,12 @@ def test_who_gives_up_leaves_the_line() -> None:
 
     def hold() -> None:
         try:
-            with budget.hold(10, tired):
+            with holding(budget, 10, tired):
                 pytest.fail("there was no room")
         except ApiError as error:
             faults.append(error.code)
 
-    with budget.hold(6, lambda: None):
+    with holding(budget, 6, lambda: None):
         waiting = threading.Thread(target=hold)
         waiting.start()
         assert tired.waiting.wait(LIMIT_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
 from pocketserve_wire import strict_json
@@ -23,38 +23,50 @@ CHECK_INTERVAL: Final = 4096  # small items, such as characters, between two che
 class BytePool(Protocol):
     """Bytes that all requests share; see :class:`~pocketserve.engine.lifecycle.byte_budget.ByteBudget`."""
 
-    def hold(self, count: int, check: Callable[[], None]) -> AbstractContextManager[None]: ...
+    def acquire(self, count: int, check: Callable[[], None]) -> int: ...
+
+    def release(self, count: int) -> None: ...
 
 
 class _Scope(threading.local):
     check: Callable[[], None] | None = None
     budget: BytePool | None = None
-    reservation: ExitStack | None = None
+    reservation: int | None = None  # of the budget, until the scope ends
     reserved: bool = False
 
 
 _scope = _Scope()
 
 
-@contextmanager
-def cancellation_scope(check: Callable[[], None], budget: BytePool | None = None) -> Iterator[None]:
-    """Make :func:`checkpoint` call ``check`` on this thread, and :func:`hold_bytes` take from ``budget``."""
-    before = _scope.check, _scope.budget, _scope.reservation
-    _scope.check, _scope.budget, _scope.reservation = check, budget, None
-    try:
-        yield
-    finally:
+class cancellation_scope:
+    """Make :func:`checkpoint` call ``check`` on this thread, and :func:`hold_bytes` take from ``budget``.
+
+    No generator: each raw input is prepared and answered in one.
+    """
+
+    __slots__ = ("_before", "_budget", "_check")
+
+    def __init__(self, check: Callable[[], None], budget: BytePool | None = None) -> None:
+        self._check = check
+        self._budget = budget
+
+    def __enter__(self) -> None:
+        self._before = _scope.check, _scope.budget, _scope.reservation
+        _scope.check, _scope.budget, _scope.reservation = self._check, self._budget, None
+
+    def __exit__(self, *raised: object) -> None:
         reservation = _scope.reservation
-        _scope.check, _scope.budget, _scope.reservation = before
-        if reservation is not None:
-            reservation.close()
+        _scope.check, _scope.budget, _scope.reservation = self._before
+        if reservation is not None and self._budget is not None:
+            _scope.reserved = False
+            self._budget.release(reservation)
 
 
 def hold_bytes(count: int) -> None:
     """Hold bytes of the scope's budget until the scope ends; wait until there is room. Without a budget, return."""
     if _scope.budget is not None and not _scope.reserved:
-        _scope.reservation = ExitStack()
-        _scope.reservation.enter_context(byte_reservation(_scope.budget, count, checkpoint))
+        _scope.reservation = _scope.budget.acquire(count, checkpoint)
+        _scope.reserved = True
 
 
 def hold_document(body: memoryview) -> None:
@@ -82,12 +94,13 @@ def byte_reservation(budget: BytePool, count: int, check: Callable[[], None]) ->
     if _scope.reserved:
         yield
         return
-    with budget.hold(count, check):
-        _scope.reserved = True
-        try:
-            yield
-        finally:
-            _scope.reserved = False
+    size = budget.acquire(count, check)
+    _scope.reserved = True
+    try:
+        yield
+    finally:
+        _scope.reserved = False
+        budget.release(size)
 
 
 def checkpoint() -> None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from pocketserve.engine.lifecycle import memory
 
@@ -33,9 +32,8 @@ class ByteBudget:
         """Return bytes that are held now."""
         return self._reserved
 
-    @contextmanager
-    def hold(self, count: int, check: Callable[[], None]) -> Iterator[None]:
-        """Hold bytes for as long as the block runs; a request that alone exceeds the budget takes all of it.
+    def acquire(self, count: int, check: Callable[[], None]) -> int:
+        """Take bytes, and return how many; a request that alone exceeds the budget takes all of it.
 
         ``check`` is called before each wait, and raises once nobody wants the answer.
         """
@@ -57,12 +55,18 @@ class ByteBudget:
         try:
             if first:
                 memory.trim_on_free()
-            yield
-        finally:
-            with self._changed:
-                self._reserved -= count
-                self._large -= large
-                last = large and self._large == 0
-                self._changed.notify_all()
-            if last:
-                memory.trim()
+        except BaseException:
+            self.release(count)
+            raise
+        return count
+
+    def release(self, count: int) -> None:
+        """Give back what :meth:`acquire` returned."""
+        large = count >= memory.LARGE_BYTES
+        with self._changed:
+            self._reserved -= count
+            self._large -= large
+            last = large and self._large == 0
+            self._changed.notify_all()
+        if last:
+            memory.trim()
