@@ -38,7 +38,7 @@ esac
 pkg install -y $packages
 
 # numpy and pillow must be those of Termux: pip would try to compile them.
-python -m pip install --disable-pip-version-check --only-binary numpy,pillow "$clone"
+python -m pip install --disable-pip-version-check --only-binary numpy,pillow "$clone[qr]"
 
 if [ "$boot" = yes ]; then
     mkdir -p "$HOME/.termux/boot"

@@ -23,6 +23,7 @@ from pocketserve.cli.commands.models import _load_each, _print_models
 from pocketserve.cli.commands.predict import _print_answer
 from pocketserve.cli.local import open_local
 from pocketserve.cli.measurement import load_warning
+from pocketserve.cli.output import human_bytes
 from pocketserve_client import ConnectionLostError
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"
@@ -116,7 +117,9 @@ def test_a_misspelt_command_is_guessed(word: str, meant: str | None, capsys: pyt
     assert said.endswith(f"; did you mean {meant!r}?\n") if meant else "did you mean" not in said
 
 
-@pytest.mark.parametrize(("words", "command"), [("list", "models"), ("run", "predict"), ("help bench", "bench")])
+@pytest.mark.parametrize(
+    ("words", "command"), [("list", "models"), ("run", "predict"), ("help bench", "bench")]
+)
 def test_words_of_other_tools_lead_to_the_command(words: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words.split(), "--help"])
@@ -455,7 +458,7 @@ def test_folders_whose_names_no_model_can_have(run, petals_copy, tmp_path):
     assert "0.2266" in run("predict", inside / "petals" / "second.tflite", *FLOWER, "--local")
 
 
-def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path):
+def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path, capsys):
     """A list alone reads names and first bytes; a file that ends too early shows when it is loaded."""
     models = tmp_path / "models"
     models.mkdir()
@@ -464,7 +467,10 @@ def test_a_damaged_file_is_found_by_a_check(run, new_server, tmp_path):
     (models / "short.tflite").write_bytes(whole[: len(whole) // 2])
     server = new_server(models)
     connection = ["--url", server.url, "--token-file", server.log.with_name("token")]
-    told = json.loads(run("models", "--check", "--json", *connection))
+    assert main(["models", "--check", "--json", *map(str, connection)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "loading good/tflite …\nloading short/tflite …\n"
+    told = json.loads(printed.out)
     assert {entry["name"]: entry["state"] for entry in told} == {"good": "READY", "short": "UNAVAILABLE"}
     assert "failed to load 'short'" in told[1]["reason"]
     assert json.loads(run("models", "--json", *connection)) == told
@@ -555,14 +561,49 @@ def test_models_are_grouped(run, connection):
     printed = run("models", *connection)
     table, *reasons = printed.split("\n\n")
     header, *rows = table.splitlines()
-    assert header.split() == ["MODEL", "STATE", "VERSIONS"]
-    assert [row.split()[:2] for row in rows] == [["diabetes", "READY"], ["digits", "READY"], ["petals", "READY"]]
-    assert "tflite, tflite-int8" in printed
+    assert header.split() == ["MODEL", "DEFAULT", "VERSIONS", "STATE", "SIZE", "TASK"]
+    assert [row.split()[:2] for row in rows] == [["diabetes", "tflite"], ["digits", "tflite"], ["petals", "tflite"]]
+    assert rows[1].split()[-1] == "image-classification"
+    size = human_bytes((MODELS / "digits/digits.tflite").stat().st_size)
+    assert f"  {size}  " in rows[1]
     entries = json.loads(run("models", "--json", *connection))
-    failed = {entry["reason"] for entry in entries if entry["state"] != "READY"}
-    said = "".join(reasons)
-    assert all(said.count(reason) == 1 for reason in failed)
-    assert bool(failed) is ("models --all" in said)
+    failed = [entry for entry in entries if entry["state"] != "READY"]
+    counts = [line.split()[0] for text in reasons for line in text.splitlines() if line[:4].strip().isdigit()]
+    assert sum(map(int, counts)) == len(failed)
+    assert len(counts) <= 4  # torch, executorch, tensorflow, TensorFlow.js
+    assert bool(failed) is ("models --all" in "".join(reasons))
+
+
+def test_a_list_tells_what_is_loaded(run, new_server, models_copy):
+    server = new_server(models_copy)
+    connection = ["--url", server.url, "--token-file", server.log.with_name("token")]
+    run("predict", "petals", "5.1", "3.5", "1.4", *connection)
+    states = {row.split()[0]: row.split() for row in run("models", *connection).split("\n\n")[0].splitlines()}
+    assert "loaded" in states["petals"] and "ready" in states["digits"]
+    entries = json.loads(run("models", "--json", *connection))
+    assert [(one["name"], one["version"]) for one in entries if one["loaded"]] == [("petals", "tflite")]
+    assert [one["version"] for one in entries if one["default"]] == ["tflite"] * 3
+
+
+@pytest.mark.parametrize("columns", [45, 100])
+def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
+    """A line is a model, a line is a missing framework, and no word is broken."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    facts = {"default": True, "file_bytes": 107_200, "task": "image-classification"}
+    entries = [{"name": name, "version": "tflite", "state": "READY", **facts} for name in ("digits", "diabetes")]
+    for kind, extra in (("torch", "torch"), ("pt2", "torch"), ("keras", "tensorflow")):
+        reason = (
+            f"no framework for {kind} models is installed: pip install 'pocketserve[{extra}]'; in Termux: pkg install x"
+        )
+        entries.append({"name": "digits", "version": kind, "state": "UNAVAILABLE", "reason": reason})
+    _print_models(entries)
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "   2  pip install 'pocketserve[torch]'" in lines and "   1  pip install 'pocketserve[tensorflow]'" in lines
+    assert [line.split()[0] for line in lines[:3]] == ["MODEL", "digits", "diabetes"]
+    assert ("image-classification" in printed) is (columns == 100)
+    assert lines[0].index("SIZE") + 4 == lines[1].index("kB") + 2
 
 
 def test_reasons_are_counted(capsys):
@@ -570,7 +611,9 @@ def test_reasons_are_counted(capsys):
     _print_models([*broken, {"name": "good", "version": "tflite", "state": "READY"}])
     printed = capsys.readouterr().out
     assert "  m0, m1, m2, m3 and 2 more: no file\n" in printed
-    assert [line.split() for line in printed.splitlines() if line.startswith("good")] == [["good", "READY", "tflite"]]
+    assert [line.split() for line in printed.splitlines() if line.startswith("good")] == [
+        ["good", "tflite", *["1", "ready", "-", "-"]]
+    ]
 
 
 def test_a_file_is_shown_with_how_to_ask_it(run, tmp_path):

@@ -55,6 +55,17 @@ def test_every_token_gives_a_code_that_fits_eighty_columns() -> None:
         assert max(map(len, printed.splitlines())) <= 80 and len({len(line) for line in printed.splitlines()}) == 1
 
 
+def test_a_code_fits_a_phone_or_says_that_it_does_not(monkeypatch) -> None:
+    text = "pocketserve://pair?http=8470&socket=8471&token=" + "_" * 43
+    monkeypatch.setenv("COLUMNS", "45")
+    printed = qr_code(text)
+    assert read(picture(printed)) == text
+    assert {len(line) for line in printed.splitlines()} == {45}
+    monkeypatch.setenv("COLUMNS", "44")
+    with pytest.raises(CommandError, match=r"is 45 columns wide and the terminal 44: .* `pocketserve pair`"):
+        qr_code(text)
+
+
 def test_a_port_that_nobody_knows_yet(capsys, token_file) -> None:
     assert main(["token", "--uri", "--token-file", str(token_file), "--http-port", "0"]) == 1
     assert "--http-port" in capsys.readouterr().err
@@ -62,7 +73,7 @@ def test_a_port_that_nobody_knows_yet(capsys, token_file) -> None:
 
 def test_without_the_package_it_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "segno", None)
-    with pytest.raises(CommandError, match=r"pocketserve\[qr\]"):
+    with pytest.raises(CommandError, match=r"python -m pip install segno$"):
         qr_code("x")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pocketserve.compare.report import print_text, print_wide_table, with_interval
+from pocketserve.cli.output import print_text, print_wide_table
+from pocketserve.compare.report import with_interval
 
 HEADER = ("VERSION", *(f"FIGURE {number}" for number in range(12)))
 ROWS = [[name, *(f"{number}.000 ms" for number in range(12))] for name in ("tflite", "tflite-int8 *")]

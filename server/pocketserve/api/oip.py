@@ -17,6 +17,7 @@ from pocketserve.api.messages import (
 from pocketserve.engine.engine import State
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import EncodedPayload, TensorPayload
+from pocketserve.repository.files import file_bytes
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
 from pocketserve_wire import ApiError, ErrorCode, oip, strict_json
@@ -134,11 +135,27 @@ def repository_index(service: Service, request: ApiRequest) -> ApiResponse:
             continue
         state = _INDEX_STATES.get(status.state, "UNAVAILABLE")
         # Triton and MLServer always have a reason, and their clients count on it.
-        entries.append({"name": status.model, "version": status.version, "state": state, "reason": status.reason})
+        entry = {"name": status.model, "version": status.version, "state": state, "reason": status.reason}
+        entries.append(entry | _listing(service, status))
     for name in () if only_ready else service.repository.models().misnamed:
         name_text = name.encode("utf-8", "replace").decode()  # a file's name need not be UTF-8, JSON must
         entries.append({"name": name_text, "version": "", "state": "UNAVAILABLE", "reason": name_fault(name_text)})
     return json_response(entries)
+
+
+def _listing(service: Service, status: ModelStatus) -> dict[str, Any]:
+    """Return what a list of models says of a version beside its state; nothing of one without files."""
+    model = service.repository.models().get(status.model)
+    version = model.versions.get(status.version) if model is not None else None
+    if model is None or version is None:
+        return {}
+    running = service.engine.running(status.model, status.version)
+    return {
+        "default": version.name == model.default_version,
+        "loaded": running is not None,
+        "file_bytes": file_bytes(version),
+        "task": (running.model.task.name if running is not None else model.manifest.task) or "",
+    }
 
 
 def repository_load(service: Service, request: ApiRequest) -> ApiResponse:

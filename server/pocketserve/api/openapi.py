@@ -167,7 +167,14 @@ ANSWERS: dict[str, Schema] = {
     "model_config": _object(("name", "platform", "input", "output"), name=TEXT, platform=TEXT),
     "statistics": _reference("Statistics"),
     "infer": _reference("InferResponse"),
-    "index": _array(_record(**dict.fromkeys(("name", "version", "state", "reason"), TEXT))),
+    "index": _array(
+        _object(
+            ("name", "version", "state", "reason"),
+            **dict.fromkeys(("name", "version", "state", "reason", "task"), TEXT),
+            **dict.fromkeys(("default", "loaded"), FLAG),
+            file_bytes=COUNT,
+        )
+    ),
     "load": _record(name=TEXT, load=FLAG),
     "unload": _record(name=TEXT, unload=FLAG),
     "regions": _array(ANYTHING),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pocketserve import __version__
-from pocketserve.cli.output import plain_output, printable
+from pocketserve.cli.output import NO_TERMINAL, plain_output, printable, terminal_columns
 from pocketserve.engine.device.signals import tidy_end
 from pocketserve.messages import did_you_mean, near
 
@@ -71,10 +71,8 @@ class _Parser(argparse.ArgumentParser):
 @cache
 def _width() -> int:
     """Return the width of help: to find the terminal's, argparse would load shutil with compressors."""
-    try:
-        return (int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns or 80) - 2
-    except (ValueError, OSError):  # no terminal
-        return 78
+    columns = terminal_columns()
+    return (80 if columns == NO_TERMINAL else columns) - 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

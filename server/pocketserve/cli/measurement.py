@@ -106,6 +106,6 @@ def load_warning(load: float | None) -> str:
     if load is None or load < cores:  # Android counts waiting drivers as well
         return ""
     return (
-        f"The load was {load:.1f} on {plural(cores, 'core')}: what is measured beside other work holds beside it "
-        "only. If something else runs, stop it and measure again.\n\n"
+        f"The load was {load:.1f} on {plural(cores, 'core')}: other programs ran too, so that these times are not "
+        "reliable. Stop them and measure again.\n\n"
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.output import human_bytes
-from pocketserve.compare.report import number, print_text, print_wide_table, with_interval
+from pocketserve.cli.output import human_bytes, print_text, print_wide_table
+from pocketserve.compare.report import number, with_interval
 from pocketserve.compare.session import SCHEMA
 from pocketserve.messages import excerpt, plural
 

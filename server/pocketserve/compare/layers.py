@@ -9,11 +9,10 @@ import numpy as np
 
 from pocketserve.cli import CommandError
 from pocketserve.cli.local import open_local
-from pocketserve.cli.output import print_table
+from pocketserve.cli.output import print_table, print_text, terminal_columns
 from pocketserve.cli.random_inputs import random_inputs
 from pocketserve.compare.alignment import Layer, LayerPair, align, layouts_of
 from pocketserve.compare.causes import Cause, explain, overflow, rounding
-from pocketserve.compare.report import print_text, terminal_columns
 from pocketserve.compare.samples import DataSample, Facts, facts_of, read_samples
 from pocketserve.compare.session import Plan
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pocketserve.cli.measurement import load_warning
-from pocketserve.cli.output import human_bytes, print_table, printable
+from pocketserve.cli.output import human_bytes, print_text, print_wide_table, printable
 from pocketserve.compare.statistics import LEAST_FOR_INTERVAL
 from pocketserve.messages import plural
 
@@ -109,31 +107,6 @@ LEGEND = (
     "ANSWERS/s is with several callers at a time; CPU is what an answer costs the battery; MEMORY is private, without "
     "what the process held before the model was loaded, and PEAK the most that was resident."
 )
-MAX_TEXT = 120
-
-
-def terminal_columns() -> int:
-    """Return the width of the terminal; where there is none, no line is too long."""
-    return shutil.get_terminal_size((1 << 20, 0)).columns
-
-
-def print_text(text: str) -> None:
-    """Print lines, broken between words where the terminal is narrower."""
-    for line in text.splitlines():
-        print(textwrap.fill(printable(line), min(MAX_TEXT, terminal_columns()), break_on_hyphens=False))
-
-
-def print_wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; where it is wider than the terminal, in parts one below the other, each with the first column."""
-    widths = [max(len(printable(row[column])) for row in (header, *rows)) for column in range(len(header))]
-    parts: list[list[int]] = [[0]]
-    for column in range(1, len(header)):
-        if len(parts[-1]) > 1 and sum(widths[each] + 2 for each in (*parts[-1], column)) - 2 > terminal_columns():
-            parts.append([0])
-        parts[-1].append(column)
-    for number, part in enumerate(parts):
-        print(end="\n" if number else "")
-        print_table([header[column] for column in part], [[row[column] for column in part] for row in rows])
 
 
 def judgement(name: str, facts: Mapping[str, Any], *, is_reference: bool) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from pocketserve.cli import CommandError
 from pocketserve.cli.local import open_local
 from pocketserve.cli.measurement import interleave, load_now, load_warning
-from pocketserve.cli.output import human_bytes, print_json, print_table, printable
+from pocketserve.cli.output import human_bytes, print_json, print_text, print_wide_table, printable
 from pocketserve.cli.own_server import own_server
 from pocketserve.cli.progress import Progress
 from pocketserve.engine.device.processes import descendants_of
@@ -157,21 +157,22 @@ def memory_of(pid: int) -> dict[str, int] | None:
 def _print_result(result: Mapping[str, Any]) -> None:
     shapes = ", ".join(f"{printable(item['name'])} {item['shape']}" for item in result["inputs"])
     model = printable(f"{result['model']}, version {result['version']}, {result['runtime']}")
-    print(f"{model}, {plural(result['threads'], 'thread')}; random input: {shapes}\n")
-    print(load_warning(result["load"]), end="")
+    print_text(f"{model}, {plural(result['threads'], 'thread')}; random input: {shapes}")
+    print()
+    print_text(load_warning(result["load"]))
     latency, rows = result["latency_ms"], []
     for way, title in WAYS.items():
         added = "" if way == "in_process" else f"{latency[way]['p50'] - latency['in_process']['p50']:+.3f}"
         p99 = f"{latency[way]['p99']:.3f}" if len(latency[way]["samples"]) >= MIN_SAMPLES_P99 else "-"
         rows.append([title, *(f"{latency[way][key]:.3f}" for key in ("p50", "p90")), p99, added])
-    print_table(["WHOLE CALL", "p50 ms", "p90 ms", "p99 ms", "ADDED ms"], rows)
+    print_wide_table(["WHOLE CALL", "p50 ms", "p90 ms", "p99 ms", "ADDED ms"], rows)
     counts = f"{len(latency['socket']['samples'])} of each, after {result['warm_up']} that do not count"
-    print(f"{counts}. The server's first answer, which loads the model, took {result['first_answer_ms']:.0f} ms.")
+    print_text(f"{counts}. The server's first answer, which loads the model, took {result['first_answer_ms']:.0f} ms.")
     memory, kinds = result["server_memory_bytes"], ("resident", "proportional", "private", "anonymous")
     if memory["before_loading"] and memory["after"]:
         print()
         rows = [[key.replace("_", " "), *(human_bytes(size[kind]) for kind in kinds)] for key, size in memory.items()]
-        print_table(["SERVER'S MEMORY", *map(str.upper, kinds)], rows)
+        print_wide_table(["SERVER'S MEMORY", *map(str.upper, kinds)], rows)
 
 
 def _seconds(text: str) -> float:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from pocketserve.cli.output import print_json, printable
+from pocketserve.cli.output import print_json, print_text, terminal_columns
 from pocketserve.doctor.checkup import examine
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, Level
 from pocketserve.doctor.settings import read_settings
 
-WIDTH = 100
+WIDE = 72  # columns from which sentences stand beside their subjects
 KEYS = ("subject", "level", "sentence", "fix")
 
 
@@ -25,7 +24,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         description="Looks at Python, packages, runtimes, models, ports, memory, cores and what Android does to "
         "them. Ends with 1 if there is a problem. Nothing is changed, and the internet is not used.",
     )
-    parser.add_argument("models_dir", nargs="?", metavar="MODELS_DIR", help="the models folder to look at")
+    parser.add_argument(
+        "models_dir", nargs="?", metavar="MODELS_DIR", help="the models folder to look at [a running server's]"
+    )
     parser.add_argument("--url", metavar="URL", help="where a server should run [POCKETSERVE_URL, else this machine]")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -50,10 +51,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _print(findings: Sequence[Finding]) -> None:
     marks = {Level.OK: "ok", Level.WARNING: "WARNING", Level.PROBLEM: "PROBLEM"}
-    indent = max((len(finding.subject) for finding in findings), default=0) + 11
+    widest = max((len(finding.subject) for finding in findings), default=0) + 11
+    indent = " " * (widest if terminal_columns() >= WIDE else 2)
     for finding in findings:
-        head = f"{marks[finding.level]:9}{finding.subject}".ljust(indent)
-        text = head + printable(finding.sentence)
-        print(textwrap.fill(text, WIDTH, subsequent_indent=" " * indent, break_long_words=False))
+        print_text(f"{marks[finding.level]:9}{finding.subject}".ljust(widest) + finding.sentence, indent)
         if finding.fix:
-            print(f"{' ' * indent}-> {printable(finding.fix)}")
+            print_text(f"{indent}-> {finding.fix}", f"{indent}   ")

@@ -10,6 +10,7 @@ from typing import Any
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.local import names_path, open_local
 from pocketserve.cli.output import human_bytes, print_facts, print_json, print_table, printable
+from pocketserve.cli.progress import Progress
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -32,19 +33,22 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Describe and print; with ``--release`` forget the verdicts on the model's versions first."""
-    if options.local or options.models_dir or names_path(options.model):
-        description = _describe_local(options)
-    else:
-        with open_client(options) as client:
-            if options.release:
-                client.load(options.model, release=True)
-            description = client.model_metadata(options.model, options.model_version)
+    local = options.local or options.models_dir or names_path(options.model)
+    with Progress().waiting(f"waiting for {options.model}, which may be loading"):
+        description = _describe_local(options) if local else _ask_server(options)
     if options.json:
         print_json(description)
     else:
         with reading_answers():
             _print_description(description)
     return 0
+
+
+def _ask_server(options: argparse.Namespace) -> dict[str, Any]:
+    with open_client(options) as client:
+        if options.release:
+            client.load(options.model, release=True)
+        return client.model_metadata(options.model, options.model_version)
 
 
 def _describe_local(options: argparse.Namespace) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
-from pocketserve.cli.output import print_json, print_table, printable
+from pocketserve.cli.output import human_bytes, print_json, print_table, print_text
 from pocketserve.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 READY = "READY"
 MAX_LABELS = 4  # versions listed for one reason; further ones are counted
+HEADER = ("MODEL", "DEFAULT", "VERSIONS", "STATE", "SIZE", "TASK")
+SPARE = ("TASK", "VERSIONS", "SIZE", "DEFAULT")
+MISSING = r"(?:no framework for .+ models is|(?:TensorFlow|Node)\.js is not) installed: (.+)"
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -53,12 +58,14 @@ def _load_each(client: Client, entries: Sequence[Mapping[str, Any]]) -> None:
     """Make the server open every version that it would serve; it keeps the reason of what it cannot."""
     from pocketserve_client.errors import ConnectionLostError, NobodyListensError, PocketserveError
 
-    progress, ready = Progress(), [entry for entry in entries if entry["state"] == READY]
+    progress, ready = Progress(lines=True), [entry for entry in entries if entry["state"] == READY]
     try:
         for number, entry in enumerate(ready):
-            progress.show(f"loading {entry['name']}/{entry['version']}", number / len(ready))
+            title, share = f"loading {entry['name']}/{entry['version']}", number / len(ready)
+            progress.show(title, share)
             try:
-                client.model_metadata(entry["name"], entry["version"])
+                with progress.waiting(title, share):
+                    client.model_metadata(entry["name"], entry["version"])
             except (ConnectionLostError, NobodyListensError):
                 raise  # each of the others would look for the server as long
             except PocketserveError:
@@ -68,24 +75,46 @@ def _load_each(client: Client, entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line for each model, then the reasons of what cannot be served, each once."""
+    """Print a line for each model, then one for each missing framework and each other reason."""
     models: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
         models.setdefault(entry["name"], []).append(entry)
-    rows, reasons = [], dict[str, list[str]]()
-    for name, versions in models.items():
-        ready = [entry["version"] for entry in versions if entry["state"] == READY]
-        unavailable = [entry for entry in versions if entry["state"] != READY]
-        more = f"{len(unavailable)} unavailable" if unavailable else ""
-        rows.append([name, READY if ready else unavailable[0]["state"], ", ".join(ready), more])
-        for entry in unavailable:
-            version = entry.get("version", "")
+    print_table(HEADER, [_row(name, versions) for name, versions in models.items()], spare=SPARE)
+    frameworks, reasons = Counter[str](), dict[str, list[str]]()
+    for entry in entries:
+        if entry["state"] != READY:
+            name, version = entry["name"], entry.get("version", "")
             reason: str = entry.get("reason", "") or entry["state"].lower()
             reason = reason.removeprefix(f"failed to load {name!r} version {version!r}: ")
-            reasons.setdefault(reason, []).append(f"{name}/{version}" if version else name)
-    print_table(["MODEL", "STATE", "VERSIONS", ""], rows)
+            if missing := re.fullmatch(MISSING, reason):
+                frameworks[_command(missing[1])] += 1
+            else:
+                reasons.setdefault(reason, []).append(f"{name}/{version}" if version else name)
+    if frameworks:
+        print_text("\nVersions that wait for a framework (`pocketserve models --all` lists each):")
+    for command, count in frameworks.items():
+        print_text(f"{count:4}  {command}", indent=" " * 6)
     if reasons:
-        print("\nUnavailable (`pocketserve models --all` lists each version):")
+        print_text("\nUnavailable (`pocketserve models --all` lists each):")
     for reason, labels in reasons.items():
         more = f" and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
-        print(printable(f"  {', '.join(labels[:MAX_LABELS])}{more}: {reason}"))
+        print_text(f"  {', '.join(labels[:MAX_LABELS])}{more}: {reason}", indent=" " * 4)
+
+
+def _row(name: str, versions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what a model's line says: of its default version, where that can be asked, else of the first that can."""
+    ready = [entry for entry in versions if entry["state"] == READY]
+    first = next((entry for entry in versions if entry.get("default")), versions[0])
+    first = first if first in ready or not ready else ready[0]
+    state = "loaded" if any(entry.get("loaded") for entry in ready) else first["state"].lower()
+    count = f"{len(ready)} of {len(versions)}" if len(ready) < len(versions) else str(len(ready))
+    size = human_bytes(first["file_bytes"]) if "file_bytes" in first else "-"
+    return [name, first.get("version") or "-", count, state, size, first.get("task") or "-"]
+
+
+def _command(text: str) -> str:
+    """Return the part of a sentence on installing that holds on this device."""
+    from pocketserve.doctor.device import Device  # late: most lists lack nothing
+
+    elsewhere, _, termux = text.partition("; in Termux: ")
+    return Device().command(termux or elsewhere, elsewhere)

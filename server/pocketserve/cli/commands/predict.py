@@ -20,6 +20,7 @@ from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import print_json, print_table, printable
+from pocketserve.cli.progress import Progress
 from pocketserve.cli.raw_inputs import InputError, read_inputs
 
 Ask = Callable[[bytes, Mapping[str, str]], tuple[dict[str, Any], bytes | None]]
@@ -92,7 +93,9 @@ def run(options: argparse.Namespace) -> int:
     with _open(options) as ask:
         for source in inputs:
             try:
-                answer, picture = ask(source.read(), {**query, **(sequence.next() if sequence else {})})
+                content, marks = source.read(), sequence.next() if sequence else {}
+                with Progress().waiting(f"waiting for {options.model}, which may be loading"):
+                    answer, picture = ask(content, {**query, **marks})
             except Exception as error:
                 if not several or not _is_about_input(error):
                     raise

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pocketserve.auth.app_tokens import MAX_SECONDS, AppToken, add_token, path_of, read_tokens, revoke_token
 from pocketserve.auth.guard import ensure_token
 from pocketserve.cli import CommandError
-from pocketserve.cli.output import print_json, print_table
+from pocketserve.cli.output import print_json, print_table, terminal_columns
 from pocketserve.config import Config, load_config
 
 UNITS: Final = {"m": 60, "h": 3600, "d": 86_400}
@@ -115,7 +115,15 @@ def qr_code(text: str) -> str:
     try:
         import segno
     except ImportError:
-        raise CommandError("QR codes need a small package: pip install 'pocketserve[qr]'") from None
-    code = io.StringIO()
-    segno.make(text, error="m", micro=False).terminal(code, border=4, compact=True)
-    return code.getvalue()
+        raise CommandError("QR codes need a small package: python -m pip install segno") from None
+    for error in ("m", "l"):  # the second may be less dirty, and is smaller
+        code = io.StringIO()
+        segno.make(text, error=error, micro=False).terminal(code, border=4, compact=True)
+        printed = code.getvalue()
+        width, columns = printed.index("\n"), terminal_columns()
+        if width <= columns:
+            return printed
+    raise CommandError(
+        f"the QR code is {width} columns wide and the terminal {columns}: make its letters smaller or turn the device; "
+        "or `pocketserve pair` shows a code of ten digits instead"
+    )

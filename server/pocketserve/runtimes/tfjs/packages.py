@@ -11,7 +11,7 @@ from pocketserve.runtimes.base import RuntimeMissingError
 from pocketserve.runtimes.devices import Options, current_first
 
 MODULES_VARIABLE = "POCKETSERVE_TFJS_MODULES"
-NO_NODE = "Node.js is not installed; in Termux: pkg install nodejs (elsewhere: nodejs.org)"
+NO_NODE = "Node.js is not installed: get it from nodejs.org; in Termux: pkg install nodejs"
 
 PACKAGES = ("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0")
 
@@ -43,7 +43,7 @@ def find_modules(modules: Path | None = None) -> Path:
     folder = folder if folder.name == "node_modules" else folder / "node_modules"
     if not all((folder / name.rpartition("@")[0] / "package.json").is_file() for name in PACKAGES):
         raise RuntimeMissingError(
-            f"TensorFlow.js is not installed in {folder}; run (in Termux after: pkg install nodejs): "
-            f"npm install --prefix {folder.parent} {' '.join(PACKAGES)}"
+            f"TensorFlow.js is not installed: npm install --prefix {folder.parent} {' '.join(PACKAGES)} "
+            "(in Termux after pkg install nodejs)"
         )
     return folder
