@@ -116,7 +116,7 @@ class _Server:
         self._endpoints = Endpoints(http, Address(self._sockets.host, self._sockets.port) if self._sockets else None)
         _warn_of_killed(config.state_dir)
         ports = tuple(address.port for address in self._endpoints if address is not None)
-        self._run_lock = RunLock(config.state_dir, ports, str(http))
+        self._run_lock = RunLock(config.state_dir, ports, str(http), str(config.models_dir.absolute()))
         self._unloaded_models = UnloadedModels(config.state_dir, config.models_dir, config.http_port)
         self._service.remember(self._unloaded_models)
         self._service.follow_folder()

@@ -118,7 +118,7 @@ def test_a_misspelt_command_is_guessed(word: str, meant: str | None, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("words", "command"), [("list", "models"), ("run", "predict"), ("help bench", "bench")]
+    ("words", "command"), [("list", "models"), ("ps", "status"), ("run", "predict"), ("help bench", "bench")]
 )
 def test_words_of_other_tools_lead_to_the_command(words: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

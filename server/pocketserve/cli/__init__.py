@@ -25,6 +25,8 @@ COMMANDS = (
     "models",
     "inspect",
     "reload",
+    "status",
+    "stop",
     "trust",
     "token",
     "pair",
@@ -36,8 +38,9 @@ COMMANDS = (
     "simulate",
     "demo",
 )
-ELSEWHERE = {"simulate": "pocketserve_simulate.cli"}  # modules of commands that are not in pocketserve.cli.commands
-OTHER_NAMES = {"list": "models", "ps": "models", "ls": "models", "run": "predict", "show": "inspect"}
+RUNNING = {name: f"pocketserve.cli.running.{name}" for name in ("status", "stop")}
+ELSEWHERE = {"simulate": "pocketserve_simulate.cli", **RUNNING}  # modules that are not in pocketserve.cli.commands
+OTHER_NAMES = {"list": "models", "ps": "status", "ls": "models", "run": "predict", "show": "inspect"}
 """What other tools call a command of ours: Ollama and Docker, mostly."""
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2  # the last one by argparse, too

@@ -124,7 +124,10 @@ def terminal_columns(descriptor: int = 1) -> int:
 
 
 def print_text(text: str, indent: str = "") -> None:
-    """Print lines, broken between words where the terminal is narrower; what follows a break is indented."""
+    """Print lines, broken between words where the terminal is narrower; what follows a break is indented.
+
+    What others wrote is to be made printable before: it must not begin lines.
+    """
     import textwrap  # late, for a start
 
     wrap = functools.partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)

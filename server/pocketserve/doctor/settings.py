@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
+from pocketserve.state.run_lock import running_servers
 
 if TYPE_CHECKING:
     from pocketserve.config import Config
@@ -39,6 +41,8 @@ def _read(device: Device, models_dir: str | None) -> tuple[Config, tuple[Finding
     unknown = _unknown(device)
     try:
         config = load_config({"models_dir": models_dir}, device.environ)
+        if models_dir is None and (folder := _served_folder(config)):
+            config = dataclasses.replace(config, models_dir=Path(folder))
         return config, (_state(config.state_dir), *unknown)
     except ConfigError as error:
         text = str(error)
@@ -46,6 +50,12 @@ def _read(device: Device, models_dir: str | None) -> tuple[Config, tuple[Finding
         variable = name if name.startswith("POCKETSERVE_") else f"POCKETSERVE_{name.upper()}"
         wrong = problem(SUBJECT, f"a setting is wrong: {text}", f"unset {variable}")
         return load_config({"models_dir": models_dir}, {}), (wrong, *unknown)
+
+
+def _served_folder(config: Config) -> str:
+    """Return the folder that a running server serves, the one at these ports first; empty where none runs."""
+    folders = {config.http_port in run.ports: run.models_dir for run in running_servers(config.state_dir)}
+    return folders.get(True) or folders.get(False) or ""
 
 
 def _state(folder: Path) -> Finding:

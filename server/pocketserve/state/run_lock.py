@@ -41,14 +41,14 @@ class RunLock:
     """The locked file of a server that runs. A state folder that cannot be written costs the file, not the service.
 
     Made once the server listens, and closed before it gives its ports up: clients send the token to the port over HTTP,
-    at the host and port ``http``, while the file is locked.
+    at the host and port ``http``, while the file is locked. ``models_dir`` is what is served.
     """
 
-    def __init__(self, state_dir: Path, ports: tuple[int, ...], http: str = "") -> None:
+    def __init__(self, state_dir: Path, ports: tuple[int, ...], http: str = "", models_dir: str = "") -> None:
         self._path = state_dir / FOLDER / f"{os.getpid()}.json"
         self._descriptor: int | None = None
         self._closing = threading.Lock()
-        run = Run(os.getpid(), time.time(), suspended_seconds(), boot_id(), ports, http)
+        run = Run(os.getpid(), time.time(), suspended_seconds(), boot_id(), ports, http, models_dir)
         partial = self._path.with_name(f".{self._path.name}")
         with contextlib.suppress(OSError):
             make_private_folder(self._path.parent)

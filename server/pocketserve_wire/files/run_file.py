@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 FOLDER: Final = "runs"
-MAX_FILE_BYTES: Final = 4096
+MAX_FILE_BYTES: Final = 32_768  # a path may have 4,096 bytes, each written with six
 MAX_FILES: Final = 64
 LATEST: Final = 253_402_300_799.0  # the end of the year 9999, the last that Python can format
 HOSTS_OF_LOOPBACK: Final = ("127.0.0.1", "0.0.0.0")  # addresses whose listener has the port on 127.0.0.1
@@ -31,6 +31,7 @@ class Run(NamedTuple):
     boot: str = ""  # identifies the device's start; empty if unknown
     ports: tuple[int, ...] = ()
     http: str = ""  # host and port, such as ``127.0.0.1:8470``
+    models_dir: str = ""  # the folder or model that is served
 
 
 def runs(state_dir: Path) -> Iterator[tuple[Path, Run, bool]]:
@@ -80,6 +81,7 @@ def _run_of(document: Mapping[str, Any]) -> Run:
         str(document["boot"]),
         tuple(int(port) for port in document["ports"]),
         str(document.get("http", "")),
+        str(document.get("models_dir", "")),
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from pocketserve.cli.output import print_json, print_text, terminal_columns
+from pocketserve.cli.output import print_json, print_text, printable, terminal_columns
 from pocketserve.doctor.checkup import examine
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, Level
@@ -54,6 +54,6 @@ def _print(findings: Sequence[Finding]) -> None:
     widest = max((len(finding.subject) for finding in findings), default=0) + 11
     indent = " " * (widest if terminal_columns() >= WIDE else 2)
     for finding in findings:
-        print_text(f"{marks[finding.level]:9}{finding.subject}".ljust(widest) + finding.sentence, indent)
+        print_text(f"{marks[finding.level]:9}{finding.subject}".ljust(widest) + printable(finding.sentence), indent)
         if finding.fix:
-            print_text(f"{indent}-> {finding.fix}", f"{indent}   ")
+            print_text(f"{indent}-> {printable(finding.fix)}", f"{indent}   ")

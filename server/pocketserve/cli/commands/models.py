@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
-from pocketserve.cli.output import human_bytes, print_json, print_table, print_text
+from pocketserve.cli.output import human_bytes, print_json, print_table, print_text, printable
 from pocketserve.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
     if frameworks:
         print_text("\nVersions that wait for a framework (`pocketserve models --all` lists each):")
     for command, count in frameworks.items():
-        print_text(f"{count:4}  {command}", indent=" " * 6)
+        print_text(printable(f"{count:4}  {command}"), indent=" " * 6)
     if reasons:
         print_text("\nUnavailable (`pocketserve models --all` lists each):")
     for reason, labels in reasons.items():
         more = f" and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
-        print_text(f"  {', '.join(labels[:MAX_LABELS])}{more}: {reason}", indent=" " * 4)
+        print_text(printable(f"  {', '.join(labels[:MAX_LABELS])}{more}: {reason}"), indent=" " * 4)
 
 
 def _row(name: str, versions: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -116,5 +116,5 @@ def _command(text: str) -> str:
     """Return the part of a sentence on installing that holds on this device."""
     from pocketserve.doctor.device import Device  # late: most lists lack nothing
 
-    elsewhere, _, termux = text.partition("; in Termux: ")
-    return Device().command(termux or elsewhere, elsewhere)
+    elsewhere, _, termux = text.partition("; ")
+    return Device().command(termux.removeprefix("in Termux: ") or elsewhere, elsewhere)

@@ -1,0 +1,1 @@
+"""Commands on the server that runs: what it holds, and its end."""

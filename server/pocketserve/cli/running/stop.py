@@ -1,0 +1,89 @@
+"""``pocketserve stop``: ends a server of this user."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pocketserve.cli import CommandError
+from pocketserve.cli.output import printable
+from pocketserve.cli.progress import Progress
+from pocketserve.config import load_config
+
+if TYPE_CHECKING:
+    from pocketserve_wire.files.run_file import Run
+
+DEADLINE_S = 70.0  # the longest drain time that a server may have is 60 s
+LOOK_EVERY_S = 0.05
+HOSTS = ("127.0.0.1", "localhost", "::1")
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "stop",
+        help="end the running server",
+        description="Ends a server of this user with SIGTERM: requests under way may finish. Fails if none runs.",
+    )
+    parser.add_argument("--url", metavar="URL", help="which one, where several run [POCKETSERVE_URL]")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask the server to end, and wait until it has."""
+    url = options.url or os.environ.get("POCKETSERVE_URL")
+    server = find_server(url)
+    if server is None:
+        raise CommandError(f"no server of this user runs{f' at {url}' if url else ''}; `pocketserve serve` starts one")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(server.pid, signal.SIGTERM)
+    deadline = time.monotonic() + DEADLINE_S
+    with Progress().waiting("requests under way may finish"):
+        while not _has_ended(server.pid):
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"process {server.pid} still runs after {DEADLINE_S:g} s; kill -9 {server.pid} ends it"
+                )
+            time.sleep(LOOK_EVERY_S)
+    print(printable(f"The server at http://{server.http} (process {server.pid}) has ended."))
+    return 0
+
+
+def find_server(url: str | None) -> Run | None:
+    """Return the one running server of this user, or the one at an address of this device; None if there is none.
+
+    Raises:
+        CommandError: several run.
+    """
+    from pocketserve.state.run_lock import running_servers  # late: --help needs no lock
+
+    servers = running_servers(load_config({}).state_dir)
+    if url is not None:
+        try:
+            host, port = urlsplit(url).hostname, urlsplit(url).port
+        except ValueError:
+            return None
+        servers = [run for run in servers if host in HOSTS and port in run.ports]
+    if len(servers) > 1:
+        listed = ", ".join(f"http://{run.http}" for run in servers)
+        raise CommandError(f"{len(servers)} servers run: {listed}; name one with --url")
+    return servers[0] if servers else None
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether a process has ended, also one whose parent did not ask yet how."""
+    try:
+        os.kill(pid, 0)
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0] == "Z"
+        )
+    except ProcessLookupError:
+        return True
+    except (OSError, IndexError):  # no /proc, or it ends right now: the next look says which
+        return False

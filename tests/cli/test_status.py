@@ -1,0 +1,97 @@
+"""``pocketserve status`` and ``stop``: the running server in sight, and its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, Server, StartServer
+from pocketserve.cli import main
+from pocketserve.cli.running import status as module
+from pocketserve.cli.running.status import _duration
+from pocketserve.doctor.device import Device
+from pocketserve.doctor.settings import read_settings
+
+
+@pytest.fixture
+def own(new_server: StartServer, models_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server with a state folder of its own, which commands of this process find."""
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("POCKETSERVE_URL", raising=False)
+    return new_server(models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")})
+
+
+def connection(server: Server, transport: str = "http") -> list[str]:
+    url = server.url if transport == "http" else f"socket://127.0.0.1:{server.socket_port}"
+    return ["--url", url, "--token-file", str(server.log.with_name("token"))]
+
+
+@pytest.mark.parametrize("transport", ["http", "socket"])
+def test_what_runs_is_shown(own, models_copy, capsys, monkeypatch, transport) -> None:
+    monkeypatch.setenv("COLUMNS", "45")
+    assert own.call("POST", "/predictions/petals", data=b"[5.1, 3.5, 1.4]").status_code == 200
+    assert own.call("POST", "/predictions/petals", data=b"[5.1]").status_code == 400
+    assert main(["status", *connection(own, transport)]) == 0
+    printed = capsys.readouterr().out
+    facts = dict(line.split(maxsplit=1) for line in printed.split("\n\n")[0].splitlines())
+    assert facts["address"] == own.url
+    assert facts["process"] == str(own.process.pid)
+    assert facts["folder"] == str(models_copy)
+    assert facts["requests"] == "1 answered, 1 refused or failed"
+    assert facts["power"] == "full"
+    assert printed.splitlines()[-1].split()[:2] == ["petals", "tflite"]
+    assert main(["ps", "--json", *connection(own, transport)]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["answered"], status["failed"]) == (1, 1)
+    assert [row["name"] for row in status["loaded"]] == ["petals"]
+    assert status["uptime_s"] >= 0
+
+
+def test_watching_goes_on_until_it_is_ended(own, capsys, monkeypatch) -> None:
+    rounds = []
+
+    def pause(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.time, "sleep", pause)
+    assert main(["status", "--watch", *connection(own)]) == 0
+    assert capsys.readouterr().out.count("No model is loaded") == 3
+
+
+def test_stop_ends_the_server(own, capsys) -> None:
+    assert main(["stop"]) == 0
+    assert capsys.readouterr().out == f"The server at {own.url} (process {own.process.pid}) has ended.\n"
+    assert own.process.wait(20) == 0
+    assert main(["stop"]) == 1
+    assert "no server of this user runs; `pocketserve serve` starts one" in capsys.readouterr().err
+
+
+def test_stop_asks_which_one_of_several(own, new_server, models_copy, tmp_path, capsys) -> None:
+    other = new_server(models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")})
+    assert main(["stop"]) == 1
+    assert "2 servers run: " in (said := capsys.readouterr().err) and own.url in said and "--url" in said
+    for url in ("http://127.0.0.1:1", "http://10.0.0.1:" + str(own.port), "http://127.0.0.1:x"):
+        assert main(["stop", "--url", url]) == 1
+    assert main(["stop", "--url", f"socket://localhost:{other.socket_port}"]) == 0
+    assert other.process.wait(20) == 0
+    assert own.process.poll() is None
+
+
+def test_the_doctor_looks_at_the_folder_that_is_served(own, models_copy) -> None:
+    config = read_settings(Device()).config
+    assert config is not None and config.models_dir == models_copy
+    named = read_settings(Device(), str(MODELS)).config
+    assert named is not None and named.models_dir == MODELS
+    own.stop()
+    after = read_settings(Device()).config
+    assert after is not None and after.models_dir != models_copy
+
+
+def test_times_have_two_units() -> None:
+    assert [_duration(seconds) for seconds in (0, 59, 61, 3 * 3600 + 61, 90_000)] == [
+        *("0 s", "59 s", "1 min 1 s", "3 h 1 min", "1 d 1 h")
+    ]
