@@ -66,7 +66,7 @@ GOOD: dict[str, list[tuple[str, Any]]] = {
     "server_name": [("phone", "phone"), ("", "")],
     "log_level": [("debug", "debug"), ("error", "error")],
     "log_format": [("text", "text"), ("json", "json")],
-    "request_log": [("on", True), ("false", False)],
+    "request_log": [("on", "on"), ("auto", "auto")],
 }
 BAD: dict[str, list[str]] = {
     "models_dir": ["~nobody-of-this-name/m"],
@@ -74,7 +74,6 @@ BAD: dict[str, list[str]] = {
     "ready_file": ["~nobody-of-this-name/r"],
     "state_dir": ["~nobody-of-this-name/s"],
     "quarantine": ["", "maybe"],
-    "request_log": ["", "maybe"],
     "trial_timeout": ["", "2m"],
     "trial_memory": ["", "half"],
     "http_port": ["", "http", "80.5", "0x50", "9" * 5000],
@@ -129,8 +128,9 @@ OUT_OF_RANGE: dict[str, list[str]] = {
     "max_image_pixels": ["0", "2147483648"],
     "log_level": ["INFO", "trace", ""],
     "log_format": ["JSON", "xml", ""],
+    "request_log": ["true", "AUTO", ""],
 }
-UNCHECKED = {"low_power", "host", "allowed_hosts", "load", "server_name", "log_level", "log_format"}
+UNCHECKED = {"low_power", "host", "allowed_hosts", "load", "server_name", "log_level", "log_format", "request_log"}
 
 
 def cases(table: dict[str, list[Any]]) -> list[tuple[str, Any]]:

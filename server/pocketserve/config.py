@@ -162,7 +162,11 @@ class Config:
         "info", "What is logged: debug, info, warning or error.", choices=("debug", "info", "warning", "error")
     )
     log_format: str = _setting("text", "How: lines for people, or one JSON document a line.", choices=("text", "json"))
-    request_log: bool = _setting(True, "Log a line for each request, at the level info; never what it holds.")
+    request_log: str = _setting(
+        "auto",
+        "Log a line for each request, never what it holds: auto, where the log is a terminal; on; off.",
+        choices=("auto", "on", "off"),
+    )
 
     @property
     def worker_threads(self) -> int:

@@ -102,7 +102,8 @@ class _Server:
             if isinstance(error, NotADirectoryError):
                 text = f"{config.models_dir} is no model file of a known kind"
             raise StartError(f"{text}; name a folder of models, or a model: pocketserve serve PATH") from None
-        if config.request_log and log.isEnabledFor(logging.INFO):
+        is_watched = sys.stderr is not None and sys.stderr.isatty()
+        if config.request_log == "on" or (config.request_log == "auto" and is_watched):
             self._service.traffic.log_request = RequestLog().write
         apps = AppTokens(path_of(config.token_file)) if config.auth else None
         guard = Guard(token, config.allowed_hosts, apps)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import select
 import socket
+import subprocess
+import sys
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from conftest import MODELS, Server, StartServer
 from pocketserve.cli.output import JsonLogFormatter
@@ -51,7 +57,7 @@ def ask(server: Server, url: str) -> None:
 
 
 def test_each_request_of_both_transports_has_a_line_and_no_secret_is_in_it(new_server: StartServer) -> None:
-    server = new_server(MODELS, "--log-format", "json")
+    server = new_server(MODELS, "--request-log", "on", "--log-format", "json")
     ask(server, server.url)
     ask(server, f"socket://127.0.0.1:{server.socket_port}")
     server.stop()
@@ -76,7 +82,7 @@ def test_each_request_of_both_transports_has_a_line_and_no_secret_is_in_it(new_s
 
 
 def test_refusals_without_the_token_have_lines(new_server: StartServer) -> None:
-    server = new_server(MODELS, "--log-format", "json", "--max-body-bytes", "1024")
+    server = new_server(MODELS, "--request-log", "on", "--log-format", "json", "--max-body-bytes", "1024")
     server.session.get(f"{server.url}/v2/models?key={SECRET}", headers={"Authorization": f"Bearer {SECRET}"})
     server.call("GET", "/nowhere/a%0Ab")
     server.call("POST", "/predictions/petals", data=b" " * 2000)
@@ -101,15 +107,44 @@ def test_refusals_without_the_token_have_lines(new_server: StartServer) -> None:
     assert SECRET not in server.log.read_text()
 
 
-@pytest.mark.parametrize("option", ["--no-request-log", "--log-level=warning"])
-def test_it_can_be_switched_off(new_server: StartServer, option: str) -> None:
-    server = new_server(MODELS, option)
+@pytest.mark.parametrize("options", [["--request-log", "off"], ["--request-log=on", "--log-level=warning"], []])
+def test_without_a_terminal_and_switched_off_there_are_none(new_server: StartServer, options: list[str]) -> None:
+    server = new_server(MODELS, *options)
     ask(server, server.url)
     assert "/predictions" not in server.log.read_text()
 
 
+def read_until(terminal: int, end: str) -> str:
+    """What is printed on a terminal, up to some words."""
+    text, deadline = "", time.monotonic() + 30
+    while end not in text:
+        ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, text
+        text += os.read(terminal, 4096).decode()
+    return text
+
+
+def test_on_a_terminal_requests_are_listed(tmp_path: Path) -> None:
+    main, terminal = os.openpty()
+    environment = {**os.environ, "POCKETSERVE_STATE_DIR": str(tmp_path)}
+    ports = ("--http-port", "0", "--socket-port", "0", "--ready-file", str(tmp_path / "ready"), "--no-auth")
+    command = [sys.executable, "-m", "pocketserve", "serve", str(MODELS), *ports]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal, env=environment)
+    os.close(terminal)
+    try:
+        text = read_until(main, "the socket protocol is spoken at")
+        url = re.search(r"http://127\.0\.0\.1:\d+", text)
+        assert url is not None
+        requests.get(f"{url[0]}/v2/models", timeout=10)
+        assert "INFO http GET /v2/models 200 - " in read_until(main, " B out")
+    finally:
+        process.terminate()
+        process.wait(30)
+        os.close(main)
+
+
 def test_lines_of_text_and_no_debugging_of_other_packages(new_server: StartServer) -> None:
-    server = new_server(MODELS, "--log-level", "debug")
+    server = new_server(MODELS, "--request-log", "on", "--log-level", "debug")
     picture = (MODELS / "digits/samples/7.png").read_bytes()
     answer = server.call("POST", "/predictions/digits", data=picture)
     server.stop()

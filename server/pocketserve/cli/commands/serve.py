@@ -24,7 +24,6 @@ SWITCHES = {
     "quarantine": "load unseen files without a trial",
     "socket": "answer HTTP only",
     "batching": "run every request on its own",
-    "request_log": "do not log requests",
 }
 
 
