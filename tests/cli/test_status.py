@@ -47,6 +47,9 @@ def test_what_runs_is_shown(own, models_copy, capsys, monkeypatch, transport) ->
     assert (status["answered"], status["failed"]) == (1, 1)
     assert [row["name"] for row in status["loaded"]] == ["petals"]
     assert status["uptime_s"] >= 0
+    monkeypatch.delenv("POCKETSERVE_URL", raising=False)
+    assert main(["status", "--json", *connection(own)[2:]]) == 0  # the one server that runs
+    assert json.loads(capsys.readouterr().out)["pid"] == own.process.pid
 
 
 def test_watching_goes_on_until_it_is_ended(own, capsys, monkeypatch) -> None:

@@ -33,7 +33,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Print it once, or again and again."""
-    url = options.url or os.environ.get("POCKETSERVE_URL") or DEFAULT_URL
+    url = options.url or os.environ.get("POCKETSERVE_URL")
+    if url is None:
+        server = find_server(None)
+        url = options.url = f"http://{server.http}" if server is not None else DEFAULT_URL
     with open_client(options) as client:
         try:
             while True:
