@@ -131,6 +131,19 @@ def test_who_comes_while_it_is_read_waits(tmp_path: Path) -> None:
     watch.close()
 
 
+def test_events_that_another_thread_takes_meanwhile_are_changes(
+    watch: FolderWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other thread marks the watch before it empties the queue, and reads the folder after that."""
+
+    def emptied(descriptor: int, request: int, nothing: bytes) -> bytes:
+        watch._is_behind = True
+        return nothing
+
+    monkeypatch.setattr(folder_watch.fcntl, "ioctl", emptied)
+    assert watch.has_changes()
+
+
 def test_one_model_alone_is_watched_with_the_folder_around_it(tmp_path: Path, reader: Reader) -> None:
     for name in ("m", "other"):
         (tmp_path / name).mkdir()

@@ -57,7 +57,8 @@ class FolderWatch:
         """Return whether something may have changed that was not read yet."""
         if self._descriptor < 0:
             return time.monotonic() - self._read_at >= POLL_S
-        return self._is_behind or fcntl.ioctl(self._descriptor, termios.FIONREAD, _NOTHING) != _NOTHING
+        # In this order: an event that is taken off the queue in between was preceded by the mark.
+        return fcntl.ioctl(self._descriptor, termios.FIONREAD, _NOTHING) != _NOTHING or self._is_behind
 
     def catch_up(self) -> None:
         """Have the folder read if it has changed; what was changed before the call is read when it returns."""
