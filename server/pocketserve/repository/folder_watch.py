@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pocketserve_wire import ApiError
+
 MAX_FOLDERS = 4096
 """Folders that are watched; Android allows a user 8,192."""
 
@@ -85,6 +87,10 @@ class FolderWatch:
         except OSError as error:
             log.warning("the models folder cannot be read, and is served as it was: %s", error.strerror)
             return False
+        except ApiError:
+            raise
+        except Exception:  # one odd file must not cost the requests to all models
+            log.exception("the models folder is served as it was")
         return True
 
     def _forget_events(self) -> None:

@@ -102,10 +102,11 @@ def run(options: argparse.Namespace) -> int:
                 failures += 1
                 reason = getattr(error, "strerror", None) or str(error)
                 print(f"pocketserve: {printable(f'{source.name}: {reason}')}", file=sys.stderr)
-                answer, picture = {"error": reason}, None
-            else:
-                if sequence:
-                    sequence.is_open = True
+                if options.json or options.jsonl:
+                    write(source.name, {"error": reason})
+                continue
+            if sequence:
+                sequence.is_open = True
             if picture is not None:
                 saved.append(options.save if folder is None else _picture_path(folder, source.name, saved))
                 answer["saved"] = _save(picture, saved[-1])
@@ -176,7 +177,7 @@ def _writer(
         print(json.dumps({"source": name, **answer}), flush=True)
 
     def write_rows(name: str, answer: dict[str, Any]) -> None:
-        rows: list[dict[str, Any]] = answer.get("predictions", [])
+        rows: list[dict[str, Any]] = answer["predictions"]
         table = csv.writer(sys.stdout, lineterminator="\n")
         if rows and not columns:
             columns.extend(rows[0])
@@ -187,8 +188,6 @@ def _writer(
         sys.stdout.flush()
 
     def show(name: str, answer: dict[str, Any]) -> None:
-        if "error" in answer:
-            return  # standard error has it
         if several:
             print(f"{printable(name)}:")
         _print_answer(answer)

@@ -87,7 +87,7 @@ def check_model(path: Path, *, may_change: bool = False) -> GraphFacts:
                     f"{path.name} is in ONNX Runtime's own format, which depends on its version and on the machine; "
                     "use the .onnx file that it was made from"
                 )
-            return _ModelWalk(ProtobufReader(data, BUDGET), path).facts(size)
+            return _ModelWalk(ProtobufReader(data, BUDGET), path).facts(len(data))  # it may be shorter by now
 
 
 def external_files(path: Path) -> tuple[str, ...]:
