@@ -14,12 +14,7 @@ import numpy.typing as npt
 from pocketserve_client.arrays import Array
 from pocketserve_client.automatic import AutomaticTransport
 from pocketserve_client.connection import PendingAnswer
-from pocketserve_client.errors import (
-    ConnectionLostError,
-    NotOurServerError,
-    PocketserveError,
-    ServerError,
-)
+from pocketserve_client.errors import ConnectionLostError, NotOurServerError, PocketserveError, ServerError
 from pocketserve_client.http import HttpPending, HttpTransport
 from pocketserve_client.inputs import RawInput
 from pocketserve_client.socket import SocketTransport

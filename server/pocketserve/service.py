@@ -179,7 +179,8 @@ class Service:
         """Every version of every model; one nameless version for a model that has none."""
         if rescan:
             self._rescan()
-        self._follow_changes()
+        else:
+            self._follow_changes()
         return [status for entry in self.repository.models().values() for status in self.model_statuses(entry)]
 
     def model_statuses(self, entry: ModelEntry) -> list[ModelStatus]:
