@@ -24,6 +24,7 @@ from benchmarks import (
     overload,
     pictures,
     report,
+    revisions,
 )
 from benchmarks.processes import NotHere
 from benchmarks.samples import Missing, Result
@@ -56,9 +57,11 @@ def main(arguments: Sequence[str] | None = None, benchmarks: Benchmarks = BENCHM
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("--only", default=os.environ.get("ONLY", ""), help="benchmarks to run, such as H1,R1")
     parser.add_argument("--output", type=Path, default=Path("build/benchmarks.json"), help="where raw samples go")
+    parser.add_argument("--against", metavar="COMMIT", help="measure this tree against the server of another commit")
     parser.add_argument("--quick", action="store_true", help="a few rounds: to see that it works, not to measure")
     options = parser.parse_args(arguments)
     try:
+        benchmarks = revisions.benchmarks(options.against) if options.against else benchmarks
         chosen = choose(options.only, benchmarks)
     except ValueError as error:
         print(f"{error}", file=sys.stderr)

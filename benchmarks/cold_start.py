@@ -40,7 +40,7 @@ def run(effort: Effort) -> list[Result]:
     for _ in range(min(ROUNDS, effort.rounds) + 1):
         started = time.perf_counter()
         with our_server(MODELS, "--threads", "1") as server:
-            _ask(server.http)
+            ask_digits(server.http)
             ours.append((time.perf_counter() - started) * 1e3)
         started = time.perf_counter()
         with script(FLOOR, str(MODELS / "digits" / "digits.tflite")) as (_, answer):
@@ -51,7 +51,8 @@ def run(effort: Effort) -> list[Result]:
     return [Comparison("C1", what, "ms", ours[1:], floor[1:], GOAL, against=against), _imports()]
 
 
-def _ask(port: int) -> None:
+def ask_digits(port: int) -> None:
+    """Ask the embedded digits once, by HTTP and JSON."""
     urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/digits/infer", BODY, timeout=30).read()
 
 
@@ -63,7 +64,7 @@ def _imports() -> Imports:
     for _ in range(IMPORT_RUNS):
         with tempfile.TemporaryFile() as log:
             with our_server(MODELS, "--threads", "1", environment=imports.PROFILED, log=log) as server:
-                _ask(server.http)
+                ask_digits(server.http)
             ours.append(_self_times(log))
         with tempfile.TemporaryFile() as log:
             with script(FLOOR, str(MODELS / "digits" / "digits.tflite"), environment=imports.PROFILED, log=log):

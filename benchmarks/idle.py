@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from benchmarks import calls, reference
 from benchmarks.overhead import models, values_for
-from benchmarks.processes import NotHere, our_server
+from benchmarks.processes import NotHere, Ours, our_server
 from benchmarks.samples import Comparison, Result
 from benchmarks.timing import QUICK, Effort
 
@@ -18,11 +19,31 @@ CPUCLOCK_SCHED = 2  # the clock of a whole process, by its id
 
 
 def run(effort: Effort) -> list[Result]:
-    """Load models over both transports, keep the connections open, wait, and look again."""
+    """Hold an idle minute of our server against limits."""
+    return results(*measure(our_server(models(), "--threads", "1"), effort))
+
+
+def results(cpu: float, wake_ups: float, of: str = "") -> list[Result]:
+    """Hold milliseconds of CPU time and wake-ups in a minute against their limits."""
+    return [
+        Comparison("L1", f"CPU time in an idle minute{of}", "ms", [cpu], [CPU_LIMIT_MS], 1.0, against="limit"),
+        Comparison("L1", f"wake-ups in an idle minute{of}", "", [wake_ups], [WAKE_UPS_LIMIT], 1.0, against="limit"),
+    ]
+
+
+def measure(server: AbstractContextManager[Ours], effort: Effort) -> tuple[float, float]:
+    """Load models over both transports, keep the connections open, wait, and look again.
+
+    Returns:
+        Milliseconds of CPU time and wake-ups in a minute.
+
+    Raises:
+        NotHere: the system has no /proc.
+    """
     if not Path("/proc/self/task").exists():
         raise NotHere("this system does not tell how often a thread was woken (/proc)")
     settle, seconds = (0.2, 0.5) if effort is QUICK else (SETTLE_S, MINUTE_S)
-    with our_server(models(), "--threads", "1") as ours:
+    with server as ours:
         opened = []
         for model in (reference.PHOTO_MODEL, reference.SMALL_MODEL):
             opened.append(calls.framed(ours.socket, model, values_for(model), greet=True))
@@ -36,11 +57,7 @@ def run(effort: Effort) -> list[Result]:
         for call in opened:
             call.close()
     share = MINUTE_S / seconds
-    cpu, wake_ups = (after[0] - before[0]) * share, count_wake_ups(before[1], after[1]) * share
-    return [
-        Comparison("L1", "CPU time in an idle minute", "ms", [cpu], [CPU_LIMIT_MS], 1.0, against="limit"),
-        Comparison("L1", "wake-ups in an idle minute", "", [wake_ups], [WAKE_UPS_LIMIT], 1.0, against="limit"),
-    ]
+    return (after[0] - before[0]) * share, count_wake_ups(before[1], after[1]) * share
 
 
 def _cpu_ms(pid: int) -> float:

@@ -151,7 +151,8 @@ def process(
         StartError: of whoever uses it, with the end of the child's log.
     """
     surroundings = {**_surroundings(), "POCKETSERVE_STATE_DIR": str(BENCH_FOLDER / "state"), **(environment or {})}
-    surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    paths = [(environment or {}).get("PYTHONPATH"), str(ROOT), os.environ.get("PYTHONPATH")]
+    surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     with contextlib.nullcontext(log) if log is not None else tempfile.TemporaryFile() as log:
         with pinned(core):
             child = subprocess.Popen(

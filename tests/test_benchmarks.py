@@ -18,7 +18,7 @@ from conftest import ROOT
 
 sys.path.append(str(ROOT))
 
-from benchmarks import calls, imports, report, results
+from benchmarks import calls, imports, report, results, revisions
 from benchmarks.__main__ import BENCHMARKS, choose, keep_to_loopback, main
 from benchmarks.against_peers import Side, in_blocks
 from benchmarks.grpc_call import (
@@ -37,7 +37,7 @@ from benchmarks.peers import reason_of
 from benchmarks.processes import NotHere, arrange
 from benchmarks.protobuf import field, fields
 from benchmarks.samples import Comparison, Missing, Result, growth, summary
-from benchmarks.timing import FULL, Effort
+from benchmarks.timing import FULL, QUICK, Effort
 
 
 @pytest.mark.parametrize(
@@ -202,6 +202,36 @@ def test_a_quick_run_measures_both_transports_against_their_floors(tmp_path: Pat
     assert {item["name"] for item in content["results"]} == {"H1", "S1", "C1"}
     sides = [item for item in content["results"] if item["kind"] == "comparison"]
     assert all(len(item["ours"]) == len(item["floor"]) > 1 for item in sides)
+
+
+def test_a_commit_is_unpacked_once_under_its_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    repository = tmp_path / "repository"
+    for name in ("server/a.py", "client/b.py", "docs/c.md"):
+        file = repository / name
+        file.parent.mkdir(parents=True)
+        file.write_text(name)
+    author = ("-c", "user.name=tester", "-c", "user.email=tester@localhost", "-c", "commit.gpgsign=false")
+    for command in (("init", "-q"), ("add", "."), (*author, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", *command], cwd=repository, check=True, timeout=30)
+    monkeypatch.setattr(revisions, "ROOT", repository)
+    monkeypatch.setattr(revisions, "BENCH_FOLDER", tmp_path / "bench")
+    folder = revisions.unpacked("HEAD")
+    assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*.*")) == ["client/b.py", "server/a.py"]
+    (folder / "kept").touch()
+    assert revisions.unpacked("HEAD") == folder and (folder / "kept").exists()
+    with pytest.raises(ValueError, match="git has no commit 'nowhere'"):
+        revisions.unpacked("nowhere")
+
+
+@pytest.mark.live
+@pytest.mark.onnx  # as above
+def test_two_trees_are_asked_in_turn(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(revisions, "unpacked", lambda commit: ROOT)
+    chosen = revisions.benchmarks("HEAD")
+    found = [result for name in ("S2", "R1", "L1") for result in chosen[name](QUICK)]
+    assert [result.name for result in found] == ["S2", "R1", *["L1"] * 4]
+    assert all(isinstance(result, Comparison) for result in found)
+    assert len(found[0].ours) == len(found[0].floor) == QUICK.rounds
 
 
 def test_wake_ups_of_threads_that_ended_are_not_taken_off():
