@@ -47,7 +47,13 @@ SANS_NUMPY: Final = (
 
 SANS_FRAMEWORKS: Final = (
     *SANS_NUMPY,
-    *("test_odd_pictures.py", "test_odd_inputs.py", "engine/test_batching.py", "engine/test_model_queue.py"),
+    *(
+        "test_odd_pictures.py",
+        "test_odd_inputs.py",
+        "test_recipes.py",
+        "engine/test_batching.py",
+        "engine/test_model_queue.py",
+    ),
     *("tasks/test_frames.py", "tasks/test_geometry.py", "tasks/test_image_classification.py"),
     *("tasks/test_number_inputs.py", "tasks/test_object_detection.py", "tasks/test_parameters.py"),
     *("tasks/test_resampling.py", "tasks/test_sentencepiece.py", "tasks/test_sound_tasks.py"),
@@ -79,7 +85,7 @@ class Kind:
 KINDS: Final = {
     "dev": Kind(BIG, only_here=SANS_FRAMEWORKS),
     "all": Kind(frozenset({"convert"}), had=SANS_FRAMEWORKS, complete=True),
-    "tflite-runtime": Kind(BIG | {"onnx"}, had=SANS_NUMPY, complete=True),
+    "tflite-runtime": Kind(BIG | {"onnx"}, had=(*SANS_NUMPY, "test_recipes.py"), complete=True),
     "convert": Kind(BIG - {"convert"}),
     "newest": Kind(BIG | {"assets"}),
     "arm64": Kind(BIG | {"assets", "live"}),

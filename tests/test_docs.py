@@ -153,9 +153,20 @@ def test_the_reader_of_documented_paths() -> None:
     assert not path.fullmatch("/v2/models/infer") and not path.fullmatch("/v2/models/{model}/infers")
 
 
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of a document, as a forge makes them of headings, and those that it names itself."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    slugs = [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+    numbered = {f"{slug}-{count}" for slug in slugs for count in range(1, slugs.count(slug))}
+    return {*slugs, *numbered, *re.findall(r'<a id="([^"]+)">', text)}
+
+
 @pytest.mark.parametrize("document", [*DOCUMENTS, *CARDS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    """Relative links name files that exist."""
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+    """Relative links name files that exist, and anchors that their pages have."""
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text(encoding="utf-8")):
         if "://" not in target:
-            assert (document.parent / target).exists(), target
+            file = document.parent / target if target else document
+            assert file.exists(), target
+            assert not anchor or anchor in anchors(file), f"{target}#{anchor}"

@@ -64,6 +64,7 @@ ENVIRONMENTS = {
         ("tflite", "image", "torch", "onnx"),
         also=("torch==2.13.0", "torchvision==0.28.0", "onnx==1.23.2", "onnxscript==0.7.2"),
     ),
+    "release": Environment(".venv-release", ("release",)),
     "bench": Environment(".bench/own", ("tflite", "image", "qr", "bench")),
     # Every framework that batches, for one row of the benchmarks.
     "frameworks": Environment(".bench/frameworks", ("tflite", "torch", "onnx"), also=("torch==2.13.0",)),

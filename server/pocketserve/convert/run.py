@@ -357,7 +357,8 @@ class ModelConverter:
 
     def _place_of(self, source: VersionEntry) -> dict[str, str]:
         """Return where a process finds the version to convert."""
-        folders = {"models_dir": str(self._settings.models_dir), "state_dir": str(self._settings.state_dir)}
+        settings = self._settings
+        folders = {"models_dir": str(settings.models_dir.absolute()), "state_dir": str(settings.state_dir.absolute())}
         return {**folders, "model": self._entry.name, "version": source.name}
 
     def _sample_request(self) -> dict[str, Any]:
