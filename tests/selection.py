@@ -40,7 +40,14 @@ SANS_NUMPY: Final = (
         "engine/test_request_options.py",
     ),
     *("simulate/test_timeline_text.py", "simulate/test_verdict.py", "simulate/test_scenario.py"),
-    *("cli/test_output.py", "cli/test_token_qr.py", "test_protocol_document.py", "test_termux.py", "test_config.py"),
+    *(
+        "cli/test_output.py",
+        "cli/test_token_qr.py",
+        "cli/test_service.py",
+        "test_protocol_document.py",
+        "test_termux.py",
+        "test_config.py",
+    ),
     *("test_arm64_tool.py", "test_suite.py", "test_benchmarks.py", "test_run_lock.py"),
 )
 """Knows neither runtimes nor arrays: says the same in every environment."""

@@ -24,7 +24,7 @@ from conftest import MODELS, ROOT, START_TIMEOUT_S
 from ports import free_port
 
 DOCUMENT = ROOT / "docs" / "termux.md"
-SCRIPTS = [ROOT / "install-termux.sh", *sorted(p for p in (ROOT / "termux").rglob("*") if p.is_file())]
+INSTALLER = ROOT / "install-termux.sh"
 SHEBANG = "#!/data/data/com.termux/files/usr/bin/sh\n"
 TIMEOUT_S = 240
 
@@ -80,9 +80,10 @@ class Termux:
         for name in ("sh", "id", "dirname", "mkdir", "cp", "chmod", "ln", "touch", "cat", "echo", "env", "sleep"):
             (self.bin / name).symlink_to(shutil.which(name) or name)
         (self.prefix / "etc/profile").write_text('echo "profile" >> "$LOOK_ALIKE_CALLS"\n')
-        for name in ("termux-wake-lock", "termux-reload-settings", "sv", "adb", "proot-distro", "apt-get"):
+        for name in ("termux-wake-lock", "termux-reload-settings", "adb", "proot-distro", "apt-get"):
             self.stand_in(name, "")
         self.stand_in("getprop", "echo 34")
+        self.stand_in("sv", 'echo "run: $2: (pid 2) 5s"')
         self.stand_in("sv-enable", 'rm -f "$PREFIX/var/service/$1/down"')
         (self.bin / "rm").symlink_to(shutil.which("rm") or "rm")
         self.stand_in("git", f'mkdir -p "$3" && cp -R {self._clone_from()} "$3"')
@@ -185,7 +186,7 @@ class Termux:
 
     @staticmethod
     def _clone_from() -> str:
-        names = ("server", "client", "models", "docs", "termux", "install-termux.sh", "pyproject.toml")
+        names = ("server", "client", "models", "docs", "install-termux.sh", "pyproject.toml")
         return " ".join(str(ROOT / name) for name in (*names, "README.md", "LICENSE"))
 
     @staticmethod
@@ -284,7 +285,7 @@ def _check_autostart(termux: Termux, clone: Path) -> None:
     """The boot script and the service start a server on the models of the settings file."""
     boot, service = termux.home / ".termux/boot/pocketserve", termux.prefix / "var/service/pocketserve"
     assert os.access(boot, os.X_OK) and os.access(service / "run", os.X_OK)
-    assert (service / "log/run").is_symlink() and not (service / "down").exists()
+    assert os.access(service / "log/run", os.X_OK) and not (service / "down").exists()
     before = termux.calls.count("termux-wake-lock ")
     with termux.server(f"sh {service}/run"):
         assert reads_the_seven(termux.run(ASK, clone))
@@ -317,14 +318,13 @@ def test_no_command_of_the_page_is_left_out() -> None:
     assert set(languages) == {"sh termux", "sh termux background", "sh computer", "sh debian"}
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_scripts_name_termux_shell_and_are_well_formed(path: Path) -> None:
+def test_the_installer_names_termux_shell_and_is_well_formed() -> None:
     """Commands that apps start may lack termux-exec, so no script may rely on /bin or on env."""
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith(SHEBANG) and os.access(path, os.X_OK)
-    subprocess.run(["sh", "-n", str(path)], check=True, timeout=60)
+    text = INSTALLER.read_text(encoding="utf-8")
+    assert text.startswith(SHEBANG) and os.access(INSTALLER, os.X_OK)
+    subprocess.run(["sh", "-n", str(INSTALLER)], check=True, timeout=60)
     if checker := shutil.which("shellcheck"):
-        subprocess.run([checker, "--shell=sh", str(path)], check=True, timeout=60)
+        subprocess.run([checker, "--shell=sh", str(INSTALLER)], check=True, timeout=60)
     assert not re.search(r"(?<!PREFIX)/(tmp|usr/bin|bin)/", text.removeprefix(SHEBANG))
 
 
@@ -337,7 +337,7 @@ def test_scripts_name_termux_shell_and_are_well_formed(path: Path) -> None:
     ],
 )
 def test_the_installer_refuses_with_a_sentence(variables, words, code, said) -> None:
-    command = ["sh", str(ROOT / "install-termux.sh"), *words]
+    command = ["sh", str(INSTALLER), *words]
     environment = {"PATH": os.environ["PATH"], **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == code and said in done.stderr

@@ -27,6 +27,7 @@ COMMANDS = (
     "reload",
     "status",
     "stop",
+    "service",
     "trust",
     "token",
     "pair",
@@ -38,7 +39,7 @@ COMMANDS = (
     "simulate",
     "demo",
 )
-RUNNING = {name: f"pocketserve.cli.running.{name}" for name in ("status", "stop")}
+RUNNING = {name: f"pocketserve.cli.running.{name}" for name in ("status", "stop", "service")}
 ELSEWHERE = {"simulate": "pocketserve_simulate.cli", **RUNNING}  # modules that are not in pocketserve.cli.commands
 OTHER_NAMES = {"list": "models", "ps": "status", "ls": "models", "run": "predict", "show": "inspect"}
 """What other tools call a command of ours: Ollama and Docker, mostly."""
