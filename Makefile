@@ -1,7 +1,7 @@
 # One line a target. Everything happens in environments inside this folder; nothing else is installed.
 PYTHON ?= python3
 PARALLEL = -n auto --dist worksteal
-.PHONY: demo test test-all test-convert test-arm64 test-newest soak cases check serve bench evidence plots apk docs
+.PHONY: demo test test-all test-convert test-arm64 test-newest soak cases check serve bench evidence plots apk docs release
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for dev $(PARALLEL)
 test-all: test ; $(PYTHON) tools/environment.py all tflite-runtime && .venv-all/bin/python -m pytest --for all $(PARALLEL) && .venv-tflite-runtime/bin/python -m pytest --for tflite-runtime $(PARALLEL)
@@ -17,3 +17,4 @@ evidence: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python -m benchm
 plots: ; .bench/own/bin/python -m benchmarks.plot build/benchmarks.json docs/images && .bench/own/bin/python -m benchmarks.results build/benchmarks.json docs/benchmark-results.md
 apk: ; $(PYTHON) android_bridge/build_apk.py
 docs: ; $(PYTHON) tools/environment.py release && .venv-release/bin/sphinx-build -q -W --keep-going -b html -c docs -d build/doctrees . build/site && echo build/site/index.html
+release: ; $(PYTHON) tools/environment.py release && .venv-release/bin/python tools/release.py

@@ -1,0 +1,104 @@
+"""What ``make release`` refuses, and how it compares two builds."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from conftest import ROOT
+from pocketserve import __version__
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    """The script, which is no package."""
+    spec = importlib.util.spec_from_file_location("release_tool", ROOT / "tools" / "release.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A repository with a changelog and nothing else."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    (folder / "CHANGELOG.md").write_text("# Changes\n\n## Unreleased\n\n## 1.2.30 - 2026-01-01\n")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "-c", "user.name=A", "-c", "user.email=a@localhost", "commit", "-qm", "Begin")
+    return folder
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=folder, check=True)
+
+
+def test_a_dirty_clone_is_refused(tool: ModuleType, clone: Path) -> None:
+    """A file that differs, and one that is new."""
+    tool.check(clone, "1.2.30")
+    (clone / "new.txt").write_text("x")
+    with pytest.raises(tool.ReleaseError, match=r"first: new\.txt$"):
+        tool.check(clone, "1.2.30")
+    (clone / "new.txt").unlink()
+    (clone / "CHANGELOG.md").write_text("## 1.2.30\n\nmore\n")
+    with pytest.raises(tool.ReleaseError, match=r"first: CHANGELOG\.md$"):
+        tool.check(clone, "1.2.30")
+
+
+@pytest.mark.parametrize("version", ["1.2.3", "1.2.31", "1x2x30", "Unrel"])
+def test_a_version_without_changes_is_refused(version: str, tool: ModuleType, clone: Path) -> None:
+    """The whole version must be there, not its beginning."""
+    with pytest.raises(tool.ReleaseError, match=f"no entry '## {version}'"):
+        tool.check(clone, version)
+
+
+def test_the_project_has_one_version(tool: ModuleType) -> None:
+    """It is the one that the packages tell, and the changelog has it."""
+    assert tool.version_of(ROOT) == __version__
+    assert f"\n## {__version__} - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_last_commit_is_exported(tool: ModuleType, clone: Path, tmp_path: Path) -> None:
+    """Nothing but its files, as they were committed."""
+    (clone / "CHANGELOG.md").write_text("changed")
+    (clone / "new.txt").write_text("x")
+    copy = tool.export(clone, tmp_path / "copy")
+    assert [path.name for path in copy.iterdir()] == ["CHANGELOG.md"]
+    assert "1.2.30" in (copy / "CHANGELOG.md").read_text()
+
+
+def test_builds_that_differ_are_seen(tool: ModuleType, tmp_path: Path) -> None:
+    """Another byte at the same length, and a file that one build lacks."""
+    first, second = tmp_path / "1", tmp_path / "2"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "same").write_bytes(b"same")
+        (folder / "other").write_bytes(folder.name.encode())
+    (second / "more").write_bytes(b"")
+    assert tool.differences(first, second) == ["more", "other"]
+
+
+def test_a_folder_is_packed_alike(tool: ModuleType, tmp_path: Path) -> None:
+    """Whatever the dates and rights of its files are."""
+    for number, mode in (("1", 0o600), ("2", 0o755)):
+        (tmp_path / number / "site" / "a").mkdir(parents=True)
+        for name in ("a/x", "b"):
+            file = tmp_path / number / "site" / name
+            file.write_text("text " * 100)
+            file.chmod(mode)
+        tool.pack(tmp_path / number / "site", tmp_path / number / "docs.zip")
+    assert (tmp_path / "1/docs.zip").read_bytes() == (tmp_path / "2/docs.zip").read_bytes()
+
+
+def test_checksums_can_be_checked(tool: ModuleType, tmp_path: Path) -> None:
+    """By sha256sum itself."""
+    (tmp_path / "a.txt").write_text("a")
+    tool.write_sums(tmp_path)
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path, check=True, capture_output=True)
+    assert tool.requirements("flask")[0] == "blinker" and "werkzeug" in tool.requirements("flask")

@@ -1,0 +1,239 @@
+"""Builds a release twice, from the last commit alone, and keeps it in ``build/release`` if both are equal byte by byte.
+
+Usage: python tools/release.py     (``make release``, which makes the environment that this runs in)
+
+Wheel, source distribution, jar, APK, documentation, an SBOM (CycloneDX) and SHA256SUMS. Nothing is published. The APK
+is signed with the public debug key: who publishes one signs it anew.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import importlib.metadata
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+STEP_TIMEOUT_S = 1800.0
+CHANGELOG_ENTRY = r"^## {version}( |$)"
+
+
+class ReleaseError(Exception):
+    """There is no release; the text is one sentence that says why."""
+
+
+def check(root: Path, version: str) -> None:
+    """Look whether a clone is ready for a release.
+
+    Raises:
+        ReleaseError: files differ from the last commit, or CHANGELOG.md has no entry of the version.
+    """
+    if changed := _output(root, "git", "status", "--porcelain"):
+        raise ReleaseError(f"commit or remove these first: {', '.join(line[3:] for line in changed.splitlines())}")
+    changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    if not re.search(CHANGELOG_ENTRY.format(version=re.escape(version)), changes, re.MULTILINE):
+        raise ReleaseError(f"CHANGELOG.md has no entry '## {version}'; write what changed")
+
+
+def version_of(root: Path) -> str:
+    """Return the version, which stands in one file."""
+    return re.findall(r'"(.+)"$', (root / "server/pocketserve_wire/version.py").read_text("utf-8"), re.MULTILINE)[-1]
+
+
+def export(root: Path, folder: Path) -> Path:
+    """Write the files of the last commit into a new folder."""
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=root, check=True, stdout=subprocess.PIPE)
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(folder, filter="data")
+    return folder
+
+
+def build(sources: Path, output: Path, version: str, epoch: int) -> None:
+    """Build everything but the checksums.
+
+    Args:
+        sources: an exported commit; it is changed by the steps.
+        output: an empty folder.
+        epoch: the commit's time in seconds, which stands for all times.
+    """
+    variables = {"SOURCE_DATE_EPOCH": str(epoch), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    toolchain = os.environ.get("POCKETSERVE_ANDROID_TOOLCHAIN") or str(ROOT / ".android-toolchain")
+    variables["POCKETSERVE_ANDROID_TOOLCHAIN"] = toolchain
+    python, bridge = sys.executable, sources / "build" / "bridge"
+    _run(sources, variables, python, "-m", "hatchling", "build", "--directory", output)
+    _run(sources, variables, python, "android_bridge/build.py", "jar", "--output", bridge)
+    shutil.copyfile(bridge / "pocketserve-bridge.jar", output / f"pocketserve-bridge-{version}.jar")
+    apk = output / f"pocketserve-companion-{version}.apk"
+    _run(sources, variables, python, "android_bridge/build_apk.py", "--output", apk)
+    site = sources / "build" / "site"
+    words = ["-q", "-W", "--keep-going", "-b", "html", "-c", "docs", "-d", sources / "build" / "doctrees", ".", site]
+    _run(sources, variables, python, "-m", "sphinx", *words)
+    pack(site, output / f"pocketserve-{version}-docs.zip")
+    write_parts(output, version, epoch)
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Pack a folder into a zip file, sorted and without dates."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
+        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+            entry = zipfile.ZipInfo(f"{archive.stem}/{file.relative_to(folder)}")
+            entry.external_attr = 0o644 << 16
+            target.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+def write_parts(output: Path, version: str, epoch: int) -> None:
+    """Write the SBOM: the files of the release with their hashes, and the packages that the core needs, as tested.
+
+    Frameworks are not in it: each is the choice of whoever installs it, and none is part of a file here.
+    """
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import ComponentType
+    from cyclonedx.output.json import JsonV1Dot6
+
+    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"pocketserve-{version}-{epoch}"))
+    bom.metadata.timestamp = datetime.fromtimestamp(epoch, UTC)
+    components = {name: _component(name) for name in requirements("pocketserve")}
+    root = components.pop("pocketserve")
+    root.type = ComponentType.APPLICATION
+    root.components = [_file(path) for path in sorted(output.iterdir())]
+    bom.metadata.component = root
+    bom.components = components.values()
+    for name, component in {"pocketserve": root, **components}.items():
+        bom.register_dependency(component, [components[need] for need in needs(name)])
+    (output / f"pocketserve-{version}.cdx.json").write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n", "utf-8")
+
+
+def requirements(name: str) -> list[str]:
+    """Return a package and everything that it needs, by its normal name, in a stable order."""
+    names, queue = {name}, [name]
+    while queue:
+        fresh = set(needs(queue.pop())) - names
+        names |= fresh
+        queue += sorted(fresh)
+    return sorted(names)
+
+
+def needs(name: str) -> list[str]:
+    """Return the packages that one needs here, without its extras."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    texts = [Requirement(text) for text in importlib.metadata.requires(name) or ()]
+    return sorted({canonicalize_name(r.name) for r in texts if r.marker is None or r.marker.evaluate({"extra": ""})})
+
+
+def _component(name: str) -> Any:
+    """Return a package that is installed as a part of the SBOM."""
+    from cyclonedx.factory.license import LicenseFactory
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    metadata = importlib.metadata.metadata(name)
+    version = metadata["Version"]
+    text = metadata["License-Expression"] or metadata["License"]
+    return Component(
+        name=name,
+        version=version,
+        type=ComponentType.LIBRARY,
+        bom_ref=f"{name}=={version}",
+        purl=PackageURL("pypi", name=name, version=version),
+        licenses=[LicenseFactory().make_from_string(text)] if text else [],
+    )
+
+
+def _file(path: Path) -> Any:
+    from cyclonedx.model import HashAlgorithm, HashType
+    from cyclonedx.model.component import Component, ComponentType
+
+    digest = HashType(alg=HashAlgorithm.SHA_256, content=_sha256(path))
+    return Component(name=path.name, type=ComponentType.FILE, bom_ref=path.name, hashes=[digest])
+
+
+def differences(first: Path, second: Path) -> list[str]:
+    """Return the names of files that two folders do not have alike, byte by byte."""
+    names = sorted({path.name for folder in (first, second) for path in folder.iterdir()})
+    _, unequal, missing = filecmp.cmpfiles(first, second, names, shallow=False)
+    return sorted(unequal + missing)
+
+
+def write_sums(folder: Path) -> None:
+    """Write SHA256SUMS of all files, as ``sha256sum --check`` reads it."""
+    lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    (folder / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _output(folder: Path, *command: str) -> str:
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def _run(folder: Path, variables: Mapping[str, str], *command: object) -> None:
+    words: Sequence[str] = [str(part) for part in command]
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=STEP_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        raise ReleaseError(f"{' '.join(words[1:4])} failed:\n{done.stdout}")
+
+
+def release(root: Path, target: Path) -> None:
+    """Build the release of the last commit, twice in two folders, and keep one.
+
+    Raises:
+        ReleaseError: the clone is not ready, a step failed, or the two differ.
+    """
+    version = version_of(root)
+    check(root, version)
+    epoch = int(_output(root, "git", "log", "-1", "--format=%ct"))
+    with tempfile.TemporaryDirectory(prefix="pocketserve-release-") as name:
+        folders = [Path(name, number) for number in ("first", "second-build")]
+        for number, folder in enumerate(folders, 1):
+            print(f"building {version}, {number} of 2 …", flush=True)
+            (folder / "release").mkdir(parents=True)
+            build(export(root, folder / "sources"), folder / "release", version, epoch)
+        first, second = (folder / "release" for folder in folders)
+        if unequal := differences(first, second):
+            raise ReleaseError(f"two builds differ: {', '.join(unequal)}")
+        write_sums(first)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(first, target)
+
+
+def main() -> int:
+    """Build; returns the exit code."""
+    target = ROOT / "build" / "release"
+    try:
+        release(ROOT, target)
+    except ReleaseError as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 1
+    for path in sorted(target.iterdir()):
+        print(f"{path.stat().st_size:12,}  {path.relative_to(ROOT)}")
+    print("both builds were equal, byte by byte")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
