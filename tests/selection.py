@@ -48,7 +48,7 @@ SANS_NUMPY: Final = (
         "test_termux.py",
         "test_config.py",
     ),
-    *("test_arm64_tool.py", "test_suite.py", "test_benchmarks.py", "test_run_lock.py"),
+    *("test_arm64_tool.py", "test_suite.py", "test_benchmarks.py", "test_run_lock.py", "test_release.py"),
 )
 """Knows neither runtimes nor arrays: says the same in every environment."""
 

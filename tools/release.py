@@ -137,13 +137,14 @@ def needs(name: str) -> list[str]:
 
 def _component(name: str) -> Any:
     """Return a package that is installed as a part of the SBOM."""
-    from cyclonedx.factory.license import LicenseFactory
+    from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
     metadata = importlib.metadata.metadata(name)
     version = metadata["Version"]
-    text = metadata["License-Expression"] or metadata["License"]
+    classes = [text for text in metadata.get_all("Classifier", ()) if text.startswith("License ::")]
+    text = metadata["License-Expression"] or metadata["License"] or "".join(classes[:1]).rpartition(" :: ")[2]
     return Component(
         name=name,
         version=version,
