@@ -1,6 +1,6 @@
 # One line a target. Everything happens in environments inside this folder; nothing else is installed.
 PYTHON ?= python3
-PARALLEL = -n auto --dist worksteal
+PARALLEL = -n auto --dist worksteal --durations=15
 .PHONY: demo test test-all test-convert test-arm64 test-newest soak cases check serve bench evidence plots apk docs release
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for dev $(PARALLEL)

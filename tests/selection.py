@@ -24,6 +24,7 @@ MARKS: Final = {
     "simulated": "waits for a simulated phone, in real time",
     "convert": "needs the environments of converters (gigabytes)",
     "soak": "sends thousands of requests and watches the memory",
+    "long": "repeats for many minutes what other tests do once: ``make soak`` alone runs it",
 }
 HOW: Final = ("live", "alone")
 """Marks that say how a test runs, not what it needs."""
@@ -66,9 +67,16 @@ SANS_FRAMEWORKS: Final = (
     *("tasks/test_resampling.py", "tasks/test_sentencepiece.py", "tasks/test_sound_tasks.py"),
     *("tasks/test_spectrogram.py", "tasks/test_text_metadata.py", "tasks/test_text_tasks.py"),
     *("tasks/test_vision_live.py", "tasks/test_vision_tasks.py", "tasks/test_wav.py", "tasks/test_wordpiece.py"),
+    *("socket", "client", "http/test_http_framing.py", "http/test_http_bad_tensors.py", "http/test_http_limits.py"),
+    *("http/test_http_request_vectors.py", "http/test_waiting.py", "transports/test_same_answers.py"),
+    *("transports/test_habits_of_others.py", "transports/test_dispatch.py", "transports/test_arrays_as_sent.py"),
+    *("transports/test_request_log.py", "attacks/test_hostile_servers.py", "attacks/test_port_hijackers.py"),
+    *("attacks/test_http_strangers.py", "attacks/test_library_patterns.py", "attacks/test_pairing_flood.py"),
+    *("cli/test_predict_many.py", "cli/test_signals.py", "cli/test_status.py", "cli/test_tuning.py"),
 )
-"""Knows arrays and pictures, but nothing that only some environments have (as ``tasks/test_pictures.py`` does, by
-pillow-heif); NumPy is of one version in all but the one of the older ``tflite_runtime``."""
+"""Knows arrays, pictures and models of TFLite and ONNX, but nothing that only some environments have (as
+``tasks/test_pictures.py`` does, by pillow-heif); NumPy is of one version in all but the one of the older
+``tflite_runtime``."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,8 @@ class Kind:
 
 KINDS: Final = {
     "dev": Kind(BIG, only_here=SANS_FRAMEWORKS),
-    "all": Kind(frozenset({"convert"}), had=SANS_FRAMEWORKS, complete=True),
+    "all": Kind(frozenset({"convert", "long"}), had=SANS_FRAMEWORKS, complete=True),
+    "soak": Kind(frozenset({"convert"}), complete=True),
     "tflite-runtime": Kind(BIG | {"onnx"}, had=(*SANS_NUMPY, "test_recipes.py"), complete=True),
     "convert": Kind(BIG - {"convert"}),
     "newest": Kind(BIG | {"assets"}),

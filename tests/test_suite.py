@@ -42,14 +42,14 @@ def test_the_makefile_names_kinds() -> None:
 
 def test_no_test_falls_between_the_kinds() -> None:
     """Wherever it lies and whatever it needs, ``make test-all`` runs it, or ``make test-convert`` where it needs the
-    environments of converters. Assets may be missing, which is told."""
-    alone = set(MARKS) - {"assets", "convert"}
-    needs = [{"convert"}, *(set(some) for number in (0, 1, 2) for some in itertools.combinations(alone, number))]
+    environments of converters, or ``make soak`` what is ``long``. Assets may be missing, which is told."""
+    alone = set(MARKS) - {"assets", "convert", "long"}
+    some = [set(marks) for number in (0, 1, 2) for marks in itertools.combinations(alone, number)]
+    needs = [{"convert"}, {"long", "soak"}, *some]
     for place in {*KINDS["all"].had, *KINDS["tflite-runtime"].had, "http/test_http.py"}:
         for marks in needs:
-            runs = [
-                kind for kind in ("dev", "all", "tflite-runtime", "convert") if not _left_out(item(kind, place, marks))
-            ]
+            kinds = ("dev", "all", "tflite-runtime", "convert", "soak")
+            runs = [kind for kind in kinds if not _left_out(item(kind, place, marks))]
             assert runs, (place, marks)
 
 

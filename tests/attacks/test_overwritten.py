@@ -15,7 +15,7 @@ import pytest
 
 from conftest import CALL_TIMEOUT_S, MODELS, Server, StartServer, start_server
 from pocketserve_client import Client
-from soaking import note, rounds
+from soaking import note
 from trusting import trust_one
 
 pytestmark = pytest.mark.live
@@ -288,11 +288,12 @@ def test_what_is_served_stays_as_it_was(
     assert (asking.failed, asking.wrong) == ([], 0)
 
 
-RUNS = rounds(1, 10)
+RUNS = 10
 """Of each way on each format."""
 
 
 @pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.torch
 @pytest.mark.tensorflow
 @pytest.mark.tfjs

@@ -24,18 +24,18 @@ pytestmark = [
 ]
 
 COUNTS = {
-    "tflite": 210,
-    "onnx": 140,
-    "torchscript": 30,
-    "ptl": 25,
-    "torch": 15,
-    "pt2": 10,
-    "executorch": 20,
-    "keras": 20,
-    "savedmodel": 15,
-    "tfjs": 15,
+    "tflite": 42,
+    "onnx": 28,
+    "torchscript": 6,
+    "ptl": 5,
+    "torch": 3,
+    "pt2": 2,
+    "executorch": 4,
+    "keras": 4,
+    "savedmodel": 3,
+    "tfjs": 3,
 }
-"""Mutations by kind, 500 together: fewer where one trial takes seconds, because its framework does."""
+"""Mutations by kind in a round, 100 together: fewer where one trial takes seconds, because its framework does."""
 
 SHARES = (("tflite", "onnx", "tfjs", "keras"), ("torchscript", "ptl", "torch", "pt2", "executorch", "savedmodel"))
 """Two servers, which take about as long: a trial is a process of its own, and machines have two cores at least."""
@@ -43,7 +43,7 @@ SHARES = (("tflite", "onnx", "tfjs", "keras"), ("torchscript", "ptl", "torch", "
 IMPORTED = ("ai_edge_litert.interpreter,onnxruntime,tensorflow,keras,h5py", "torch,executorch.runtime,tensorflow")
 """What the trials of these servers need."""
 
-TIMES = rounds(1, 10)
+TIMES = rounds(1, 50)
 """How many rounds of these mutations are made."""
 
 FORKED = ROOT / "tests" / "forked_trials.py"
@@ -143,7 +143,7 @@ def ask_all(server: Server, kinds: Sequence[str], versions: dict[str, VersionEnt
 def test_damaged_files_do_no_harm(new_server: StartServer, damaged: tuple[Path, dict[str, VersionEntry]]) -> None:
     """Each is refused with one sentence or served; the good model answers throughout, and nothing else is written."""
     models, versions = damaged
-    assert sum(COUNTS.values()) == 500 == sum(COUNTS[kind] for kinds in SHARES for kind in kinds)
+    assert sum(COUNTS.values()) == 100 == sum(COUNTS[kind] for kinds in SHARES for kind in kinds)
     before = {path for path in models.rglob("*") if "__pycache__" not in path.parts}
     servers = []
     for number, packages in enumerate(IMPORTED):
@@ -155,8 +155,8 @@ def test_damaged_files_do_no_harm(new_server: StartServer, damaged: tuple[Path, 
     assert [server.process.poll() for server in servers] == [None] * len(SHARES)
     served = sum(count for count, _ in results)
     refusals = [error for _, errors in results for error in errors]
-    assert served + len(refusals) == 500 * TIMES and len(refusals) > 100 * TIMES
-    note("damaged model files, all formats", f"{500 * TIMES}: {served} served, {len(refusals)} refused, 0 deaths")
+    assert served + len(refusals) == 100 * TIMES and len(refusals) > 20 * TIMES
+    note("damaged model files, all formats", f"{100 * TIMES}: {served} served, {len(refusals)} refused, 0 deaths")
     assert {error.status for error in refusals} == {503}
     assert all(len(str(error)) > 40 and "\n" not in str(error) for error in refusals)
     assert {path for path in models.rglob("*") if "__pycache__" not in path.parts} == before
