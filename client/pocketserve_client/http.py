@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from http.cookiejar import DefaultCookiePolicy
 from typing import Final
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import requests
 from urllib3.exceptions import HTTPError, ReadTimeoutError
@@ -23,6 +24,7 @@ MAX_AT_ONCE = 8  # requests that are under way together when they are started wi
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
 MAX_REDIRECTS: Final = 5
 PIECE_BYTES: Final = 1 << 20  # what is read of a body at a time
+FETCH_ERRORS: Final = (requests.RequestException, HTTPError, OSError, ValueError)  # of what is hardly HTTP, too
 _JSON_LENGTH = re.compile(r"[0-9]{1,10}")
 
 
@@ -51,15 +53,8 @@ class HttpTransport:
 
     def reset_after_fork(self) -> None:
         """Leave all connections to the process from which this one was forked."""
-        self._session = _Session()
-        # A loopback server is never behind a proxy, whatever the environment says; and no .netrc entry may take
-        # the place of the token.
-        self._session.trust_env = False
-        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
         self._exchange = ExchangeLimits()
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, BoundedAdapter(self._exchange, self._owner))
-        self._session.headers["Accept-Encoding"] = "identity"
+        self._session = bounded_session(self._exchange, self._owner)
         if self._token is not None:
             self._session.headers["Authorization"] = f"Bearer {self._token}"
         self._lock = threading.Lock()
@@ -83,29 +78,18 @@ class HttpTransport:
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                content = self._read(response)
+                content = _read(response, self._max_answer)
         except (requests.Timeout, ReadTimeoutError, TimeoutError):
             raise ServerUnreachableError(f"{self._url} did not answer within {self._timeout:g} s") from None
-        except (requests.RequestException, HTTPError, OSError, ValueError) as error:  # of what is hardly HTTP, too
+        except FETCH_ERRORS as error:
             had_worked = self.answered and isinstance(error, (requests.ConnectionError, HTTPError))
-            text = f"{self._url} cannot be reached ({_reason(error)}); is the server running?"
+            text = f"{self._url} cannot be reached ({innermost_reason(error)}); is the server running?"
             kind = ConnectionLostError if had_worked else ServerUnreachableError
             raise kind(f"{text} start it with: pocketserve serve") from None
         self.answered = True
         length = response.headers.get("Inference-Header-Content-Length", "")
         json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
         return Answer(response.status_code, content, json_length, response.headers.get("Content-Type", JSON))
-
-    def _read(self, response: requests.Response) -> bytes:
-        """Read a body as it was sent: unpacking is not asked for, and would let few bytes become many."""
-        pieces, length = [], 0
-        for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
-            pieces.append(piece)
-            length += len(piece)
-            if length > self._max_answer:
-                raise answer_too_large()
-        response.raw.release_conn()  # an empty body leaves that to us
-        return b"".join(pieces)
 
     def start(self, request: Request) -> HttpPending:
         """Send a request on another thread: HTTP/1.1 connections take one request at a time."""
@@ -131,23 +115,66 @@ def fetch(url: str, seconds: float, max_bytes: int) -> bytes:
     Raises:
         ServerUnreachableError: it cannot be had within these bounds; the text says why.
     """
-    transport = HttpTransport(url, None, seconds, max_bytes)
-    transport._exchange.begin(seconds, max_bytes)
+    exchange = ExchangeLimits()
+    exchange.begin(seconds, max_bytes)
     try:
-        for _ in range(MAX_REDIRECTS + 1):
-            with transport._session.get(url, timeout=seconds, allow_redirects=False, stream=True) as response:
-                if not response.is_redirect:
-                    if response.status_code != 200:
-                        raise ServerUnreachableError(f"{url} cannot be fetched: it answers {response.status_code}")
-                    return transport._read(response)
-            url = urljoin(url, response.headers["Location"])  # to HTTP only: the session knows no other schemes
-        raise ServerUnreachableError(f"{url} cannot be fetched: more than {MAX_REDIRECTS} addresses lead to others")
+        with bounded_session(exchange) as session, open_address(session, url, seconds) as response:
+            if response.status_code != 200:
+                raise ServerUnreachableError(f"{url} cannot be fetched: it answers {response.status_code}")
+            return _read(response, max_bytes)
     except NotOurServerError:
         raise ServerUnreachableError(f"{url} holds more than {max_bytes:,} bytes") from None
-    except (requests.RequestException, HTTPError, OSError, ValueError) as error:
-        raise ServerUnreachableError(f"{url} cannot be fetched: {_reason(error)}") from None
-    finally:
-        transport.close()
+    except FETCH_ERRORS as error:
+        raise ServerUnreachableError(f"{url} cannot be fetched: {innermost_reason(error)}") from None
+
+
+def bounded_session(exchange: ExchangeLimits, owner: Owner | None = None) -> requests.Session:
+    """Return a session whose exchanges keep within limits, with no cookies and nothing of the environment."""
+    session = _Session()
+    # A loopback server is never behind a proxy, whatever the environment says; and no .netrc entry may take
+    # the place of the token.
+    session.trust_env = False
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, BoundedAdapter(exchange, owner))
+    session.headers["Accept-Encoding"] = "identity"
+    return session
+
+
+def open_address(
+    session: requests.Session, url: str, seconds: float, headers: Callable[[str], Mapping[str, str]] = lambda url: {}
+) -> requests.Response:
+    """Return the response at an address, its body unread, once redirects are followed; never from HTTPS to HTTP.
+
+    Args:
+        headers: returns what to send to an address; it may refuse the address by an error.
+
+    Raises:
+        ServerUnreachableError: there are too many redirects, or one leads to HTTP.
+    """
+    start = url
+    for _ in range(MAX_REDIRECTS + 1):
+        response = session.get(url, headers=headers(url), timeout=seconds, allow_redirects=False, stream=True)
+        if not response.is_redirect:
+            return response
+        response.close()
+        onward = urljoin(url, response.headers["Location"])  # to HTTP only: the session knows no other schemes
+        if urlsplit(url).scheme == "https" and urlsplit(onward).scheme != "https":
+            raise ServerUnreachableError(f"{start} cannot be fetched: it leads to an address without HTTPS")
+        url = onward
+    raise ServerUnreachableError(f"{start} cannot be fetched: more than {MAX_REDIRECTS} addresses lead to others")
+
+
+def _read(response: requests.Response, max_bytes: int) -> bytes:
+    """Read a body as it was sent: unpacking is not asked for, and would let few bytes become many."""
+    pieces, length = [], 0
+    for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
+        pieces.append(piece)
+        length += len(piece)
+        if length > max_bytes:
+            raise answer_too_large()
+    response.raw.release_conn()  # an empty body leaves that to us
+    return b"".join(pieces)
 
 
 class _Session(requests.Session):
@@ -174,7 +201,7 @@ class HttpPending:
             raise ServerUnreachableError(f"no answer came within {timeout:g} s") from None
 
 
-def _reason(error: BaseException) -> str:
+def innermost_reason(error: BaseException) -> str:
     """Return the innermost reason: requests wraps the operating system's error several times."""
     while True:
         candidates = (getattr(error, "reason", None), *error.args[:1], error.__cause__)

@@ -22,6 +22,7 @@ _END_SIZE, _ENTRY_SIZE, _LOCAL_SIZE = 22, 46, 30
 _MAX_COMMENT = 0xFFFF
 _STORED, _DEFLATED = 0, 8
 _ENCRYPTED = 1
+_PIECE = 1 << 20
 
 
 class BadZipError(ValueError):
@@ -38,6 +39,7 @@ class Member(NamedTuple):
     offset: int
     flags: int = 0
     crc: int | None = None  # of the content; None in PyTorch's, which may lack it
+    mode: int = 0  # as Unix has it; 0 where the archive was made elsewhere
 
 
 def kind_of_zip(path: Path) -> str | None:
@@ -68,29 +70,50 @@ def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
 
 def read_member(path: Path, member: Member, maximum: int) -> bytes:
     """Return a member's content, ``maximum`` bytes at most; BadZipError where it is longer, damaged or unreadable."""
-    name = repr(member.name[:80])
     if member.size > maximum or member.packed > maximum + 1024:
-        raise BadZipError(f"{name} is larger than {maximum} bytes")
+        raise BadZipError(f"{member.name[:80]!r} is larger than {maximum} bytes")
+    return b"".join(member_pieces(path, member))
+
+
+def member_pieces(path: Path, member: Member) -> Iterator[bytes]:
+    """Yield a member's content, never more than it claims; BadZipError where it is damaged or unreadable."""
+    name = repr(member.name[:80])
     if member.method not in (_STORED, _DEFLATED) or member.flags & _ENCRYPTED:
         raise BadZipError(f"{name} is encrypted, or packed by method {member.method}")
+    import zlib  # late: most models are no archives
+
+    size = crc = 0
     with path.open("rb") as file:
         file.seek(member.offset)
         head = _exactly(file, _LOCAL_SIZE)
         if head[:4] != _LOCAL:
             raise BadZipError(f"{name} is not where the directory says")
         file.seek(sum(struct.unpack_from("<HH", head, 26)), os.SEEK_CUR)
-        content = _exactly(file, member.packed)
-    import zlib  # late: most models are no archives
-
-    if member.method == _DEFLATED:
         try:
-            # A few bytes may claim gigabytes; zlib stops at the bound.
-            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, member.size or 1)
+            for piece in _unpacked(file, member):
+                size, crc = size + len(piece), zlib.crc32(piece, crc)
+                if size > member.size:
+                    break
+                yield piece
         except zlib.error as error:
             raise BadZipError(f"{name} is damaged") from error
-    if len(content) != member.size or (member.crc is not None and zlib.crc32(content) != member.crc):
+    if size != member.size or (member.crc is not None and crc != member.crc):
         raise BadZipError(f"{name} is damaged")
-    return content
+
+
+def _unpacked(file: BinaryIO, member: Member) -> Iterator[bytes]:
+    """Yield what follows in a file, unpacked; a few bytes may become gigabytes, so each piece is bounded."""
+    import zlib
+
+    unpack = zlib.decompressobj(-zlib.MAX_WBITS) if member.method == _DEFLATED else None
+    for start in range(0, member.packed, _PIECE):
+        packed = _exactly(file, min(_PIECE, member.packed - start))
+        if unpack is None:
+            yield packed
+            continue
+        while piece := unpack.decompress(packed, _PIECE):
+            yield piece
+            packed = unpack.unconsumed_tail
 
 
 _FOLDERS = ("data/aotinductor/", "code/", "data/")
@@ -149,7 +172,7 @@ def _directory64(file: BinaryIO, end: int) -> tuple[int, int, int, int]:
 
 def _entry(file: BinaryIO, left: int) -> tuple[Member, int]:
     head = _exactly(file, _ENTRY_SIZE)
-    flags, method, crc, packed, size, names, extras, comment, offset = struct.unpack("<8xHH4xIIIHHH8xI", head)
+    flags, method, crc, packed, size, names, extras, comment, mode, offset = struct.unpack("<8xHH4xIIIHHH6xHI", head)
     used = _ENTRY_SIZE + names + extras + comment
     if head[:4] != _ENTRY or used > left:
         raise BadZipError("its directory is damaged")
@@ -157,7 +180,7 @@ def _entry(file: BinaryIO, left: int) -> tuple[Member, int]:
     extra = _exactly(file, extras)
     file.seek(comment, os.SEEK_CUR)
     packed, size, offset = _wide(extra, packed, size, offset)
-    return Member(name, method, packed, size, offset, flags, crc), used
+    return Member(name, method, packed, size, offset, flags, crc, mode), used
 
 
 def _wide(extra: bytes, packed: int, size: int, offset: int) -> tuple[int, int, int]:
