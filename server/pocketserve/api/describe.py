@@ -87,7 +87,7 @@ def describe_model(
 def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> dict[str, Any]:
     task = model.task
     texts: Mapping[str, str] = task.describe() if isinstance(task, Describer) else PLAIN
-    file = texts.get("example", PLAIN["example"])
+    file = example_file(model)
     url = f"http://127.0.0.1:{port or DEFAULT_PORT}/predictions/{quote(model.entry.name, safe='')}"
     parts = {
         "file": file,
@@ -106,6 +106,12 @@ def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> d
         "examples": {"shell": f"pocketserve predict --local {local} {file}"} if local else examples,
     }
     return {key: value for key, value in facts.items() if value}
+
+
+def example_file(model: LoadedModel) -> str:
+    """Return how a file that a model takes might be called."""
+    texts: Mapping[str, str] = model.task.describe() if isinstance(model.task, Describer) else PLAIN
+    return texts.get("example", PLAIN["example"])
 
 
 def _provenance(entry: ModelEntry, version: str) -> Mapping[str, Any]:

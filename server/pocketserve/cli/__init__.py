@@ -24,6 +24,7 @@ COMMANDS = (
     "predict",
     "models",
     "inspect",
+    "add",
     "reload",
     "status",
     "stop",
@@ -40,8 +41,13 @@ COMMANDS = (
     "demo",
 )
 RUNNING = {name: f"pocketserve.cli.running.{name}" for name in ("status", "stop", "service")}
-ELSEWHERE = {"simulate": "pocketserve_simulate.cli", **RUNNING}  # modules that are not in pocketserve.cli.commands
-OTHER_NAMES = {"list": "models", "ps": "status", "ls": "models", "run": "predict", "show": "inspect"}
+FOLDER = {name: f"pocketserve.cli.folder.{name}" for name in ("add",)}
+# Modules that are not in pocketserve.cli.commands.
+ELSEWHERE = {"simulate": "pocketserve_simulate.cli", **RUNNING, **FOLDER}
+OTHER_NAMES = {
+    **{"list": "models", "ps": "status", "ls": "models", "run": "predict", "show": "inspect"},
+    **{"pull": "add", "download": "add"},
+}
 """What other tools call a command of ours: Ollama and Docker, mostly."""
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2  # the last one by argparse, too

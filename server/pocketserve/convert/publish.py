@@ -87,7 +87,7 @@ def choose_name(entry: ModelEntry, source: str, kind: str, quantize: str, wish: 
 
 def _is_converted(entry: ModelEntry, name: str) -> bool:
     options = entry.manifest.versions.get(name)
-    return options is not None and bool(options.provenance)
+    return options is not None and options.is_converted
 
 
 def publish(

@@ -480,7 +480,7 @@ def _originals(entry: ModelEntry) -> list[VersionEntry]:
 
     def rank(version: VersionEntry) -> tuple[bool, int, bool]:
         options = entry.manifest.versions.get(version.name)
-        derived = options is not None and bool(options.provenance)
+        derived = options is not None and options.is_converted
         return derived, order.get(version.format.name, len(order)), version.name != entry.default_version
 
     return sorted(usable, key=rank)

@@ -50,7 +50,12 @@ class VersionOptions(NamedTuple):
     options: Mapping[str, Any] = {}  # the keys that belong to the runtime, such as ``weights``
     evaluation: Mapping[str, Any] = {}  # what its recipe measured: ``dataset``, ``metric``, ``value``
     sha256: str | None = None  # what the file's content must hash to
-    provenance: Mapping[str, Any] = {}  # what converted it, from what and how: ``source``, ``tools``, ``quantize``
+    provenance: Mapping[str, Any] = {}  # where it is from: ``source``, ``date``; of a conversion ``tools`` as well
+
+    @property
+    def is_converted(self) -> bool:
+        """Return whether a conversion has made the file, and may make it anew."""
+        return "tools" in self.provenance
 
 
 class Manifest(NamedTuple):

@@ -1,0 +1,202 @@
+"""``pocketserve add``: brings a model into the models folder, and tries it before it appears there."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
+from pocketserve.cli.local import open_local
+from pocketserve.cli.output import human_bytes, print_text, printable
+from pocketserve.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from pocketserve.cli.folder.models_folder import Stage
+    from pocketserve.cli.folder.sources import Obtained, Wish
+    from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+    from pocketserve.repository.manifest_edit import Document
+    from pocketserve.service import Service
+
+
+MAX_ZEROS = 16  # numbers of an example
+
+
+class TriedModel(NamedTuple):
+    """The result of loading a model that is to be added."""
+
+    facts: str  # its size, versions and task
+    question: str  # words of the first request behind the model's name; empty where it cannot be asked yet
+    remarks: list[str]  # sentences on versions that cannot be served
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "add",
+        help="bring a model into the models folder: a file, a folder, an address, hf:ORG/REPO",
+        description="Copies or downloads a model, tries it in quarantine, and puts it into the models folder, where a "
+        "running server serves it at once. What was cut goes on when the same command is given again.",
+    )
+    parser.add_argument(
+        "source", metavar="SOURCE", help="a file, folder or zip; https://…; hf:ORG/REPO[/FILE][@REVISION]"
+    )
+    parser.add_argument("--name", metavar="NAME", help="what to call the model [after its source]")
+    parser.add_argument("--sha256", type=_sha256, metavar="HEX", help="what the file must hash to")
+    add_folder_option(parser)
+    return parser
+
+
+def add_folder_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--models-dir`` for a command that changes the folder."""
+    parser.add_argument("--models-dir", metavar="DIR", help="the models folder [the one that is served]")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Obtain the model, try it, publish it, and print how it is asked."""
+    from pocketserve.cli.folder.models_folder import check_new_name, choose_folder, is_served, staging
+    from pocketserve.cli.folder.sources import SeveralModels, Wish, hash_key
+
+    folder = choose_folder(options.models_dir, make=True)
+    wish = Wish(options.source, folder, options.name, options.sha256)
+    if wish.name is not None:
+        check_new_name(folder, wish.name)
+    obtain, progress = _road_of(options.source), Progress(lines=True)
+    with staging(folder, hash_key(options.source)) as stage:
+        try:
+            model = obtain(wish, stage, progress)
+            progress.end()
+            _note_provenance(stage, model)
+            result = _try(stage, model.name, progress)
+            stage.publish(model.name, folder)
+        except SeveralModels as error:
+            progress.end()
+            print(f"pocketserve: {printable(str(error))}", *error.lines, sep="\n", file=sys.stderr)
+            return EXIT_FAILED
+        finally:
+            progress.end()
+    print_text(printable(f"{model.name} is in {folder}: {result.facts}."))
+    for remark in result.remarks:
+        print_text(printable(remark), indent="  ")
+    if not is_served(folder):
+        print(printable(f"Serve it: pocketserve serve {shlex.quote(str(options.models_dir or folder))}"))
+    if result.question:  # a command is one line, whatever the terminal's width, so that it can be copied
+        print(printable(f"Ask it: pocketserve predict {shlex.quote(model.name)} {result.question}"))
+    return EXIT_DONE
+
+
+def _road_of(source: str) -> Callable[[Wish, Stage, Progress], Obtained]:
+    if source.startswith("hf:"):
+        from pocketserve.cli.folder.hub import take_hub
+
+        return take_hub
+    from pocketserve.cli.folder.sources import take_address, take_path
+
+    return take_address if re.match(r"[a-z][a-z0-9+.-]*://", source, re.IGNORECASE) else take_path
+
+
+def _sha256(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+        raise argparse.ArgumentTypeError("must be 64 hexadecimal digits")
+    return text.lower()
+
+
+def _note_provenance(stage: Stage, model: Obtained) -> None:
+    """Write into the manifest of a staged model where it is from; CommandError where it is no model."""
+    from pocketserve.repository.manifest_edit import declare_versions, edit_manifest
+    from pocketserve.repository.scan import Models
+    from pocketserve.repository.toml_table import ManifestError
+
+    entry = Models(stage.models).get(model.name)
+    if entry is None or not entry.versions:
+        problem = entry.problem if entry is not None else None
+        raise CommandError(f"{model.provenance['source']} is not added: {problem or 'it holds no model'}")
+    provenance = {**model.provenance, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
+
+    def change(document: Document) -> None:
+        if model.license and "license" not in document:
+            document["license"] = model.license
+        declare_versions(document, entry)
+        for name in entry.versions:
+            document["versions"][name]["provenance"] = dict(provenance)
+
+    try:
+        edit_manifest(stage.models / model.name, change)
+    except ManifestError as error:
+        raise CommandError(str(error)) from None
+
+
+def _try(stage: Stage, name: str, progress: Progress) -> TriedModel:
+    """Load every version as a server would, in quarantine first.
+
+    Raises:
+        CommandError: none of them can be served, and neither a framework nor the owner's consent would change that.
+    """
+    service, _, _ = open_local(str(stage.models / name), None)
+    try:
+        entry = service.entry(name)
+        remarks: list[str] = []
+        faults: list[str] = []
+        task, question, loaded = "", "", 0
+        for version in entry.versions:
+            title = f"trying {name}" + (f" {version}" if len(entry.versions) > 1 else "")
+            with progress.waiting(title):
+                fault, is_mendable, card = _load(service, name, version)
+            if fault:
+                (remarks if is_mendable else faults).append(f"{version}: {fault}")
+            else:
+                loaded += 1
+            if card and (not task or version == entry.default_version):
+                task, question = card
+        if faults and not loaded and not remarks:
+            raise CommandError(f"{name} is not added, since it cannot be served: {faults[0].partition(': ')[2]}")
+        size = sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
+        facts = ", ".join(filter(None, (human_bytes(size), " and ".join(entry.versions), task)))
+        return TriedModel(facts, question, [*remarks, *faults])
+    finally:
+        service.close()
+
+
+def _load(service: Service, name: str, version: str) -> tuple[str, bool, tuple[str, str] | None]:
+    """Load one version; return its fault, whether its owner can mend that, and its task with words to ask it."""
+    from pocketserve_wire import ApiError, ErrorCode
+
+    entry = service.entry(name)
+    consent = service.trust.known_reason(entry, entry.versions[version])
+    if consent is not None:
+        return f"it holds code, which runs after: pocketserve trust {name}", True, None
+    try:
+        with service.running(name, version) as (_, handle):
+            return "", False, (handle.model.task.name, _example(handle.model))
+    except ApiError as error:
+        reason = error.message.removeprefix(f"failed to load {name!r} version {version!r}: ")
+        reason = reason.partition("; `pocketserve inspect --release")[0]
+        return reason, error.code is ErrorCode.RUNTIME_MISSING, None
+
+
+def _example(model: LoadedModel) -> str:
+    """Return words that a model can be asked with: zeros where it takes few numbers, else how a file might be called.
+
+    What a file of numbers holds follows as a comment.
+    """
+    from pocketserve.api.describe import example_file
+
+    file, specs = example_file(model), model.inputs.specs
+    if file == "text.txt":
+        return "'some words'"
+    if file not in ("row.json", "input.json") or not specs:
+        return file
+    zeros: Any = 0
+    for size in reversed(specs[0].shape):
+        zeros = [zeros] * max(1, min(size, MAX_ZEROS + 1))
+    text = json.dumps(zeros)
+    if len(specs) == 1 and text.count("0") <= MAX_ZEROS:
+        return shlex.quote(text)
+    shapes = [f"[{', '.join('any' if size < 0 else str(size) for size in spec.shape)}]" for spec in specs]
+    tensors = [f"{spec.name} {spec.datatype} {shape}" for spec, shape in zip(specs, shapes, strict=True)]
+    return f"{file}  # {', '.join(tensors[:MAX_ZEROS])}"

@@ -1,0 +1,389 @@
+"""``pocketserve add``: from files, folders, archives, addresses and the hub, with everything that may go wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import struct
+import sys
+import threading
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import MODELS
+from pocketserve.cli import main
+from pocketserve.cli.folder import download, models_folder
+from stand_in_hub import COMMIT, StandIn, stand_in
+
+DIGITS = (MODELS / "digits" / "digits.tflite").read_bytes()
+SHA256 = hashlib.sha256(DIGITS).hexdigest()
+LIBRARY = "huggingface_hub"
+ROADS = ["https", *([LIBRARY] if importlib.util.find_spec(LIBRARY) else [])]
+Add = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One state folder: the same file is tried once."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(autouse=True)
+def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(("POCKETSERVE_", "HF_"))]:
+        monkeypatch.delenv(name)
+    for name in ("HOME", "XDG_STATE_HOME", "HF_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(state))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The models folder, which is made by the first command."""
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def add(capsys: pytest.CaptureFixture[str], folder: Path) -> Add:
+    """Run ``add`` in this process; return its code and what it printed."""
+
+    def command(*words: object) -> tuple[int, str, str]:
+        code = main(["add", *map(str, words), "--models-dir", str(folder)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return command
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """A hub on loopback with one model."""
+    with stand_in() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        server.repos["org/numbers"] = {
+            "onnx/digits.tflite": DIGITS,
+            "config.json": b'{"architectures": ["X"]}',
+            "labels.txt": b"a\nb\n",
+            "onnx/labels.txt": "\n".join("0123456789").encode(),
+            "task.py": b"raise SystemExit",
+            "LICENSE": b"\n MIT  License\n",
+            "README.md": b"# numbers",
+        }
+        server.plain["/files/digits.tflite"] = DIGITS
+        yield server
+
+
+@pytest.fixture(params=ROADS)
+def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With ``huggingface_hub`` and without."""
+    if request.param == "https":
+        monkeypatch.setitem(sys.modules, LIBRARY, None)
+    return str(request.param)
+
+
+def manifest(folder: Path, name: str) -> dict[str, Any]:
+    """What stands in a model's manifest."""
+    return tomllib.loads((folder / name / "model.toml").read_text())
+
+
+def contents(folder: Path) -> list[str]:
+    """All files of a folder, hidden ones too."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_file(add: Add, folder: Path) -> None:
+    """It gets a folder with its provenance; the first request is printed; a second model of the name is refused."""
+    source = MODELS / "digits" / "digits.tflite"
+    code, out, err = add(source, "--sha256", SHA256)
+    assert (code, err) == (0, "")
+    assert contents(folder) == ["digits/digits.tflite", "digits/model.toml"]
+    provenance = manifest(folder, "digits")["versions"]["tflite"]["provenance"]
+    assert provenance.pop("date").startswith("20")
+    assert provenance == {"source": "digits.tflite", "sha256": SHA256}
+    assert f"Serve it: pocketserve serve {folder}" in out
+    assert "Ask it: pocketserve predict digits input.json  # serving_default_image:0 FP32 [any, 8, 8, 1]\n" in out
+    assert add(source) == (
+        *(1, ""),
+        f"pocketserve: {folder} has a model 'digits' already; take another name, or `pocketserve remove digits`\n",
+    )
+    assert add(source, "--name", "two")[0] == 0
+    assert (folder / "two" / "digits.tflite").read_bytes() == DIGITS
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["no-such-file"], "'no-such-file' is no file or folder, no https:// address and no hf:ORG/REPO"),
+        (["FILE", "--name", "a b"], "a model cannot be called 'a b'"),
+        (["FILE", "--name", "../b"], "a model cannot be called '../b'"),
+        (["FILE", "--sha256", "0" * 64], f"its SHA-256 is {SHA256}, and not {'0' * 64}; nothing was added"),
+        (["notes.txt"], "notes.txt is no model file of a known kind"),
+        (["page.tflite"], "page.tflite: is a web page instead of the model: download the file itself"),
+        (["weights.safetensors"], "weights.safetensors holds weights without a model"),
+        (["http://example.com/a.tflite"], "http://example.com/a.tflite is no address with https://"),
+        (["ftp://example.com/a.tflite"], "ftp://example.com/a.tflite is no address with https://"),
+        (["hf:only-one"], "'hf:only-one' is not hf:ORG/REPO"),
+        (["damaged.tflite"], "damaged is not added, since it cannot be served"),
+    ],
+)
+def test_what_is_refused(add: Add, folder: Path, tmp_path: Path, words: list[str], sentence: str) -> None:
+    """With one sentence, and nothing is left in the folder."""
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "page.tflite").write_text("<!DOCTYPE html><p>Sign in")
+    (tmp_path / "weights.safetensors").write_bytes(b"x")
+    (tmp_path / "damaged.tflite").write_bytes(DIGITS[:500])
+    paths = {"FILE": MODELS / "digits" / "digits.tflite", **{path.name: path for path in tmp_path.iterdir()}}
+    code, out, err = add(*(paths.get(word, word) for word in words))
+    assert (code, out) == (1, "")
+    assert sentence in err
+    assert contents(folder) == []
+
+
+def test_a_folder(add: Add, folder: Path, tmp_path: Path) -> None:
+    """With its manifest, whose comments stay, and without hidden files; links are refused."""
+    source = tmp_path / "numbers"
+    (source / ".git").mkdir(parents=True)
+    (source / ".git" / "HEAD").write_text("x")
+    (source / "m.tflite").write_bytes(DIGITS)
+    (source / "m.int8.tflite").write_bytes((MODELS / "digits" / "digits.int8.tflite").read_bytes())
+    (source / "model.toml").write_text('# mine\ndescription = "numbers"\n')
+    (source / "LICENSE.txt").write_text("\nBSD  3-Clause\nmore")
+    code, _, err = add(source)
+    assert code == 0, err
+    assert contents(folder / "numbers") == ["LICENSE.txt", "m.int8.tflite", "m.tflite", "model.toml"]
+    assert (folder / "numbers" / "model.toml").read_text().startswith('# mine\ndescription = "numbers"\n')
+    assert manifest(folder, "numbers")["license"] == "BSD 3-Clause"
+    assert {v["provenance"]["source"] for v in manifest(folder, "numbers")["versions"].values()} == {"numbers"}
+    (source / "link.txt").symlink_to("/etc/passwd")
+    assert "holds links" in add(source, "--name", "again")[2]
+    assert contents(folder) == [f"numbers/{name}" for name in contents(folder / "numbers")]
+
+
+def test_a_model_with_code(add: Add, folder: Path, tmp_path: Path) -> None:
+    """It is added, runs nothing, and the way to consent is printed."""
+    source = tmp_path / "own"
+    source.mkdir()
+    (source / "m.tflite").write_bytes(DIGITS)
+    (source / "task.py").write_text("raise SystemExit('it ran')")
+    code, out, _ = add(source)
+    assert code == 0
+    assert "tflite: it holds code, which runs after: pocketserve trust own" in out
+    assert "task.py" in contents(folder / "own")
+
+
+def archive(path: Path, files: dict[str, bytes], **options: Any) -> Path:
+    """A zip archive with these files."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in files.items():
+            information = zipfile.ZipInfo(name)
+            information.compress_type = zipfile.ZIP_DEFLATED
+            information.external_attr = options.get("mode", 0o100644) << 16
+            file.writestr(information, content)
+    return path
+
+
+def test_an_archive(add: Add, folder: Path, tmp_path: Path) -> None:
+    """The folders around everything go; so does what macOS adds."""
+    files = {"a/b/m.tflite": DIGITS, "a/b/x/labels.txt": b"0\n", "__MACOSX/a/b/._m.tflite": b"x", "a/.DS_Store": b"x"}
+    source = archive(tmp_path / "numbers.zip", files)
+    code, _, err = add(source)
+    assert code == 0, err
+    assert contents(folder / "numbers") == ["m.tflite", "model.toml", "x/labels.txt"]
+    provenance = manifest(folder, "numbers")["versions"]["tflite"]["provenance"]
+    assert provenance["sha256"] == hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "name", ["../m.tflite", "/m.tflite", "a/../../m.tflite", "..\\m.tflite", "x" * 300 + ".tflite"]
+)
+def test_an_archive_writes_nowhere_else(add: Add, folder: Path, tmp_path: Path, name: str) -> None:
+    source = archive(tmp_path / "evil.zip", {"ok.tflite": DIGITS, name: DIGITS})
+    before = contents(tmp_path)
+    assert "would be written outside of its folder" in add(source)[2]
+    assert contents(tmp_path) == before
+
+
+def test_hostile_archives(add: Add, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links, too many files, one name twice, sizes that lie, more than the disk has."""
+    link = archive(tmp_path / "link.zip", {"m.tflite": b"/etc/passwd"}, mode=0o120777)
+    assert "is a link; pack the file itself" in add(link)[2]
+    many = archive(tmp_path / "many.zip", {f"f{number}": b"" for number in range(4097)})
+    assert "it holds more than 4096 files" in add(many)[2]
+    clash = archive(tmp_path / "clash.zip", {"a": b"x", "a/b.tflite": b"x"})
+    assert "two of its files have one name" in add(clash)[2]
+    bomb = archive(tmp_path / "bomb.zip", {"m.tflite": bytes(1 << 20)})
+    content = bomb.read_bytes()
+    at = content.index(b"PK\1\2") + 24
+    assert struct.unpack_from("<I", content, at) == (1 << 20,)
+    bomb.write_bytes(content[:at] + struct.pack("<I", 1000) + content[at + 4 :])
+    assert "is damaged" in add(bomb)[2]
+    bomb.write_bytes(content[:at] + struct.pack("<I", (1 << 32) - 2) + content[at + 4 :])
+    monkeypatch.setattr(models_folder, "room", lambda path: 10**9)
+    assert "it takes 4.3 GB, and there is room for 1.0 GB" in add(bomb)[2]
+    assert contents(folder) == []
+
+
+def test_an_address(add: Add, folder: Path, hub: StandIn) -> None:
+    """What is noted has no password and no query; the name is the header's, without folders."""
+    hub.headers["/files/digits.tflite"] = {"Content-Disposition": 'attachment; filename="../../etc/numbers.tflite"'}
+    code, _, err = add(f"{hub.url.replace('//', '//me:secret@')}/files/digits.tflite?key=secret", "--sha256", SHA256)
+    assert code == 0, err
+    assert manifest(folder, "numbers")["versions"]["tflite"]["provenance"]["source"] == f"{hub.url}/files/digits.tflite"
+    assert contents(folder) == ["numbers/model.toml", "numbers/numbers.tflite"]
+    assert "fetching numbers.tflite" in err
+
+
+def test_a_cut_connection_goes_on(add: Add, folder: Path, hub: StandIn) -> None:
+    """Where it was cut, several times, by the strong tag of what was there."""
+    hub.cuts += [1000, 500, 0]
+    assert add(f"{hub.url}/files/digits.tflite")[0] == 1, "the third answer was empty"
+    hub.cuts += [700]
+    code, _, err = add(f"{hub.url}/files/digits.tflite")
+    assert code == 0, err
+    assert (folder / "digits" / "digits.tflite").read_bytes() == DIGITS
+    ranges = [headers.get("Range") for _, _, headers in hub.requests]
+    assert ranges == [None, "bytes=1000-", "bytes=1500-", "bytes=1500-", "bytes=2200-"]
+    assert {headers["If-Range"] for _, _, headers in hub.requests[1:]} == {f'"{SHA256}"'}
+    assert contents(folder) == ["digits/digits.tflite", "digits/model.toml"]
+
+
+def test_what_was_cut_is_said_and_hidden(add: Add, folder: Path, hub: StandIn) -> None:
+    """A server sees no model in it; a file that changed meanwhile is fetched anew."""
+    hub.cuts += [1000, 0]
+    code, _, err = add(f"{hub.url}/files/digits.tflite")
+    assert code == 1
+    assert "1.0 kB are kept, and the same command goes on with them" in err
+    assert [path.name[0] for path in folder.iterdir()] == ["."]
+    hub.plain["/files/digits.tflite"] = other = (MODELS / "digits" / "digits.int8.tflite").read_bytes()
+    assert add(f"{hub.url}/files/digits.tflite")[0] == 0
+    assert (folder / "digits" / "digits.tflite").read_bytes() == other
+
+
+def test_a_server_that_stalls(add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece has a deadline."""
+    monkeypatch.setattr(download, "PIECE_S", 0.3)
+    monkeypatch.setattr(download, "PIECE_BYTES", 500)
+    hub.cuts += [1000, 0]
+    hub.stall = threading.Event()
+    code, _, err = add(f"{hub.url}/files/digits.tflite")
+    hub.stall.set()
+    assert code == 1 and "the same command goes on with them" in err
+
+
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        ({"Content-Length": "999999999999999"}, "it takes 1000000.0 GB, and there is room for"),
+        ({"Content-Encoding": "gzip"}, "it is sent packed, which was not asked for"),
+        ({"Content-Disposition": 'attachment; filename="a b.tflite"'}, "a model cannot be called 'a b'"),
+    ],
+)
+def test_what_a_server_says_is_bounded(
+    add: Add, folder: Path, hub: StandIn, headers: dict[str, str], sentence: str
+) -> None:
+    hub.headers["/files/digits.tflite"] = headers
+    code, _, err = add(f"{hub.url}/files/digits.tflite")
+    assert code == 1 and sentence in err
+    assert contents(folder) == []
+
+
+def test_redirects_are_bounded(add: Add, folder: Path, hub: StandIn) -> None:
+    """In number, and in where they lead: to HTTPS or this device."""
+    hub.redirects |= {"/old": "/files/digits.tflite", "/loop": "/loop", "/out": "http://example.com/a.tflite"}
+    assert add(f"{hub.url}/old", "--name", "numbers")[0] == 0
+    assert "more than 5 addresses lead to others" in add(f"{hub.url}/loop")[2]
+    assert "http://example.com/a.tflite is no address with https://" in add(f"{hub.url}/out")[2]
+    hub.statuses["/none.tflite"] = 404
+    assert "cannot be fetched: it answers 404" in add(f"{hub.url}/none.tflite")[2]
+
+
+def test_a_model_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> None:
+    """With what tells how it is asked, at one commit; the hub's licence is noted, and no code comes along."""
+    hub.card = {"license": "apache-2.0"}
+    code, out, err = add("hf:org/numbers", "--sha256", SHA256)
+    assert code == 0, err
+    files = ["LICENSE", "config.json", "digits.tflite", "labels.txt", "model.toml"]
+    assert contents(folder) == [f"numbers/{name}" for name in files]
+    assert (folder / "numbers" / "labels.txt").read_text() == "\n".join("0123456789")
+    assert manifest(folder, "numbers")["license"] == "apache-2.0"
+    provenance = manifest(folder, "numbers")["versions"]["tflite"]["provenance"]
+    assert provenance["source"] == "hf:org/numbers/onnx/digits.tflite"
+    assert (provenance["revision"], provenance["sha256"]) == (COMMIT, SHA256)
+    assert all(COMMIT in path for path in hub.paths() if "resolve" in path)
+    assert "pocketserve predict numbers input.json" in out
+    assert add("hf:org/numbers/onnx/digits.tflite@refs/pr/1", "--name", "other")[0] == 0
+
+
+def test_the_token_is_for_the_hub_alone(add: Add, hub: StandIn, road: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A private model comes with it; the storage that the hub leads to does not see it."""
+    hub.private.add("org/numbers")
+    assert "it is private: then set HF_TOKEN to a token that may" in add("hf:org/numbers")[2]
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "or this token may not see it" in add("hf:org/numbers")[2]
+    hub.requests.clear()
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    assert add("hf:org/numbers")[0] == 0
+    sent = {(path.startswith("/blob/"), headers.get("Authorization")) for _, path, headers in hub.requests}
+    assert {token for is_storage, token in sent if is_storage} == {None}
+    assert (False, f"Bearer {hub.token}") in sent
+
+
+def test_errors_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> None:
+    """Each in a sentence with the way out; nothing stays."""
+    hub.gated.add("org/gated")
+    hub.repos |= {"org/gated": hub.repos["org/numbers"], "org/weights": {"model.safetensors": b"x" * 2000}}
+    hub.repos["org/many"] = {f"m_{kind}.tflite": DIGITS for kind in ("fp32", "int8")} | {"README.md": b"x"}
+    hub.statuses["/api/models/org/broken/revision/main"] = 500
+    hub.plain["/api/models/org/other/revision/main"] = b"<html>"
+    sentences = {
+        "hf:org/none": "org/none at main: there is no such repository, or it is private",
+        "hf:org/numbers@v9": "org/numbers at v9: there is no such revision",
+        "hf:org/numbers/a.tflite": "org/numbers/a.tflite holds no model file of a kind that is served",
+        "hf:org/numbers/README.md": "org/numbers/README.md is no model file",
+        "hf:org/weights": "weights alone are no model: look for an ONNX or TFLite export of it",
+        "hf:org/gated": "is behind an agreement: log in there, set HF_TOKEN, and accept it",
+        "hf:org/broken": "the hub answers 500",
+        "hf:org/other": "does not answer as the hub does; look at HF_ENDPOINT",
+        "hf:org/many": "org/many holds 2 models; name one:\n  hf:org/many/m_fp32.tflite  ",
+    }
+    for source, sentence in sentences.items():
+        code, out, err = add(source)
+        assert (code, out) == (1, "") and sentence in err, source
+        assert contents(folder) == [], source
+
+
+def test_another_content_than_the_hub_lists(add: Add, folder: Path, hub: StandIn, road: str) -> None:
+    """Of the right length, or not."""
+    for wrong in (bytes(len(DIGITS)), DIGITS + b"x"):
+        hub.wrong = wrong
+        assert add("hf:org/numbers")[0] == 1
+        assert [path for path in contents(folder) if not path.startswith(".")] == []
+
+
+def test_a_cut_download_of_the_hub(add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next command goes on with it."""
+    monkeypatch.setitem(sys.modules, LIBRARY, None)
+    hub.cuts += [1 << 20, 1000, 0]  # the listing is whole
+    assert "the same command goes on" in add("hf:org/numbers")[2]
+    assert add("hf:org/numbers")[0] == 0
+    ranges = [headers["Range"] for _, path, headers in hub.requests if "Range" in headers and "/blob/" in path]
+    assert ranges == ["bytes=1000-", "bytes=1000-"]
+
+
+def test_which_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """The one that is named; the embedded models are nobody's to add to."""
+    source = str(MODELS / "digits" / "digits.tflite")
+    assert main(["add", source]) == 1
+    assert "no folder of yours is served; name the models folder: --models-dir FOLDER" in capsys.readouterr().err
+    monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(folder))
+    assert main(["add", source]) == 0
+    assert main(["add", source, "--models-dir", str(folder / "digits")]) == 1
+    assert "is one model; name the folder that models lie in" in capsys.readouterr().err

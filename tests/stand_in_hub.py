@@ -1,0 +1,199 @@
+"""A stand-in for the Hugging Face hub and a plain web server, on loopback, with the real layout and real faults."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LARGE = 1000  # bytes from which on a file lies elsewhere, as with Git LFS
+
+
+@dataclass
+class StandIn:
+    """The server; a test changes its attributes as it likes.
+
+    Attributes:
+        repos: files by repository; their content by name.
+        plain: files by path, for whoever asks for an address.
+        requests: every request with its headers, in order.
+        cuts: bytes after which each of the next answers ends.
+        headers: more headers of the next answers, by path.
+        redirects: where paths lead.
+        statuses: answers other than 200, by path.
+        private, gated: repositories that want the token; that want consent.
+    """
+
+    port: int = 0
+    storage_port: int = 0
+    repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    card: dict[str, Any] = field(default_factory=dict)
+    plain: dict[str, bytes] = field(default_factory=dict)
+    requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    redirects: dict[str, str] = field(default_factory=dict)
+    statuses: dict[str, int] = field(default_factory=dict)
+    private: set[str] = field(default_factory=set)
+    gated: set[str] = field(default_factory=set)
+    token: str = "hf_secret"
+    wrong: bytes | None = None  # what storage gives in place of a large file
+    stall: threading.Event | None = None  # an answer that is cut goes no further until this is set
+
+    @property
+    def url(self) -> str:
+        """The hub's address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def paths(self, method: str = "GET") -> list[str]:
+        """The paths that were asked for, without queries."""
+        return [path.partition("?")[0] for verb, path, _ in self.requests if verb == method]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub: StandIn
+    is_storage = False
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        self.hub.requests.append((self.command, self.path, dict(self.headers)))
+        path = unquote(urlsplit(self.path).path)
+        if self.is_storage:
+            content = self.hub.wrong or self._large()[path.removeprefix("/blob/")]
+            return self._send(content)
+        if path in self.hub.statuses:
+            return self._refuse(self.hub.statuses[path], "", "")
+        if path in self.hub.redirects:
+            return self._redirect(self.hub.redirects[path], {})
+        if path in self.hub.plain:
+            return self._send(self.hub.plain[path])
+        if api := re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/(.+)", path):
+            return self._list(api[1], api[2])
+        if file := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            return self._resolve(*file.groups())
+        return self._refuse(404, "", "")
+
+    def _large(self) -> dict[str, bytes]:
+        files = [content for repo in self.hub.repos.values() for content in repo.values()]
+        return {hashlib.sha256(content).hexdigest(): content for content in files}
+
+    def _may_see(self, repo: str) -> bool:
+        is_known = self.headers.get("Authorization") == f"Bearer {self.hub.token}"
+        if repo not in self.hub.repos or (repo in self.hub.private and not is_known):
+            self._refuse(404 if is_known else 401, "RepoNotFound", "Repository not found")
+            return False
+        return True
+
+    def _list(self, repo: str, revision: str) -> None:
+        if not self._may_see(repo):
+            return None
+        if revision not in ("main", "refs/pr/1", COMMIT):
+            return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        with_blobs = "blobs" in parse_qs(urlsplit(self.path).query)
+        siblings = [
+            {"rfilename": name} | (_blob(content) if with_blobs else {})
+            for name, content in self.hub.repos[repo].items()
+        ]
+        document = {"id": repo, "sha": COMMIT, "siblings": siblings, "cardData": self.hub.card, "private": False}
+        return self._send(json.dumps(document).encode())
+
+    def _resolve(self, repo: str, revision: str, name: str) -> None:
+        if not self._may_see(repo):
+            return None
+        if repo in self.hub.gated:
+            return self._refuse(403, "GatedRepo", "Access to this model is restricted")
+        if revision not in ("main", COMMIT):
+            return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        content = self.hub.repos[repo].get(name)
+        if content is None:
+            return self._refuse(404, "EntryNotFound", "Entry not found")
+        blob = _blob(content)
+        if "lfs" not in blob:
+            return self._send(content, {"X-Repo-Commit": COMMIT, "ETag": f'"{blob["blobId"]}"'})
+        sha256 = blob["lfs"]["sha256"]
+        headers = {"X-Repo-Commit": COMMIT, "X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{sha256}"'}
+        return self._redirect(f"http://localhost:{self.hub.storage_port}/blob/{sha256}?signature=abc", headers)
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        self.send_response(status)
+        for name, value in (("X-Error-Code", code), ("X-Error-Message", message), ("Content-Length", "0")):
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+
+    def _redirect(self, target: str, headers: dict[str, str]) -> None:
+        self.send_response(302)
+        for name, value in {**headers, "Location": target, "Content-Length": "0"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _send(self, content: bytes, headers: dict[str, str] | None = None) -> None:
+        etag = f'"{hashlib.sha256(content).hexdigest()}"'
+        path = unquote(urlsplit(self.path).path)
+        fields = {"ETag": etag, **(headers or {}), **self.hub.headers.get(path, {})}
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start = int(asked[1]) if asked and self.headers.get("If-Range", fields["ETag"]) == fields["ETag"] else 0
+        if start and start >= len(content):
+            return self._refuse(416, "", "")
+        self.send_response(206 if start else 200)
+        if start:
+            fields["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        for name, value in {"Content-Length": str(len(content) - start), **fields}.items():
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return None
+        cut = self.hub.cuts.pop(0) if self.hub.cuts else None
+        self.wfile.write(content[start:] if cut is None else content[start : start + cut])
+        if cut is not None:
+            self.wfile.flush()
+            if self.hub.stall is not None:
+                self.hub.stall.wait(60)
+            self.close_connection = True
+        return None
+
+
+def _blob(content: bytes) -> dict[str, Any]:
+    sha1 = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    blob: dict[str, Any] = {"size": len(content), "blobId": sha1}
+    if len(content) >= LARGE:
+        blob["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+    return blob
+
+
+@contextmanager
+def stand_in() -> Iterator[StandIn]:
+    """Run the hub and its storage, which is another host, until the block ends."""
+    hub = StandIn()
+    handler = type("Hub", (_Handler,), {"hub": hub})
+    storage = type("Storage", (_Handler,), {"hub": hub, "is_storage": True})
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), kind) for kind in (handler, storage)]
+    hub.port, hub.storage_port = (server.server_address[1] for server in servers)
+    threads = [threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True) for server in servers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield hub
+    finally:
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            server.server_close()
+            thread.join(10)
