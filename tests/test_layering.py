@@ -291,9 +291,9 @@ def loaded_by(statement: str) -> set[str]:
             | SLOW
             | SOCKET,
         ),
-        ("import pocketserve.cli as c; c._parser([])", {*LATE, "numpy", "requests", "flask", "waitress"}),
+        ("import pocketserve.cli as c; c.command_parser([])", {*LATE, "numpy", "requests", "flask", "waitress"}),
         (
-            "import pocketserve.cli as c; c._parser(['serve'])",
+            "import pocketserve.cli as c; c.command_parser(['serve'])",
             {*LATE, "pocketserve_simulate", "numpy", "requests", "flask", "waitress"},
         ),
         ("import pocketserve.config as c; c.load_config({}, {})", {"platformdirs", "tempfile", "numpy"}),

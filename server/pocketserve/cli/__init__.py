@@ -39,11 +39,16 @@ COMMANDS = (
     "compare",
     "simulate",
     "demo",
+    "completion",
 )
 RUNNING = {name: f"pocketserve.cli.running.{name}" for name in ("status", "stop", "service")}
 FOLDER = {name: f"pocketserve.cli.folder.{name}" for name in ("add",)}
 # Modules that are not in pocketserve.cli.commands.
-ELSEWHERE = {"simulate": "pocketserve_simulate.cli", **RUNNING, **FOLDER}
+ELSEWHERE = {
+    **{"simulate": "pocketserve_simulate.cli", "completion": "pocketserve.cli.completion"},
+    **RUNNING,
+    **FOLDER,
+}
 OTHER_NAMES = {
     **{"list": "models", "ps": "status", "ls": "models", "run": "predict", "show": "inspect"},
     **{"pull": "add", "download": "add"},
@@ -90,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = _command_first(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         with plain_output(), tidy_end():
-            options, unknown = _parser(words).parse_known_args(words)
+            options, unknown = command_parser(words).parse_known_args(words)
             if unknown:
                 options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{_near(unknown, options.parser)}")
             return _run(options)
@@ -128,7 +133,8 @@ def _command_first(words: Sequence[str]) -> list[str]:
     return [command, *words[:at], *words[at + 1 :]] if command in COMMANDS else list(words)
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def command_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that these words begin with; of all commands if they name none."""
     parser = _Parser(
         prog="pocketserve", description="Serves machine-learning models on the phone itself.", epilog=EPILOG
     )

@@ -20,6 +20,7 @@ from pocketserve.runtimes.registry import (
     format_at,
     format_named,
     format_of_name,
+    stem_of,
 )
 from pocketserve_wire.files.plain_file import lies_in
 
@@ -83,8 +84,8 @@ class Models(Mapping[str, ModelEntry]):
                 elif _holds_model(path):
                     misnamed.append(name)
             elif format_of_name(name) is not None and not name.endswith(".py") and name not in MARKERS:
-                if is_valid_name(name) and is_valid_name(_stem(name)):
-                    self._bare.setdefault(_stem(name), []).append(path)
+                if is_valid_name(name) and is_valid_name(stem_of(name)):
+                    self._bare.setdefault(stem_of(name), []).append(path)
                 else:
                     misnamed.append(name)
             elif (reason := advice(name, beside)) is not None and is_valid_name(reason[0]):
@@ -251,7 +252,7 @@ def _variant_of(path: Path, paths: list[Path], model: str) -> str:
     """Return what a file's name adds to the model's, or to the shortest among the files of its kind."""
     if len(paths) == 1 or path.name == "model.py":
         return ""
-    stems = {other: other.name if other.is_dir() else _stem(other.name) for other in paths}
+    stems = {other: other.name if other.is_dir() else stem_of(other.name) for other in paths}
     base = model if any(_suffix(stem, model) is not None for stem in stems.values()) else min(stems.values(), key=len)
     suffix = _suffix(stems[path], base)
     return stems[path] if suffix is None else suffix
@@ -325,10 +326,3 @@ def _default_of(versions: Mapping[str, VersionEntry]) -> str:
         return max(numbers, key=int)
     order = {kind.name: rank for rank, kind in enumerate(FORMATS)}
     return min(versions, key=lambda v: (versions[v].problem is not None, order[versions[v].format.name], len(v), v))
-
-
-def _stem(file_name: str) -> str:
-    kind = format_of_name(file_name)
-    assert kind is not None
-    suffix = next(suffix for suffix in kind.suffixes if file_name.lower().endswith(suffix))
-    return file_name[: -len(suffix)] or file_name

@@ -47,6 +47,14 @@ def format_of_name(file_name: str) -> ModelFormat | None:
     return next((format for format in FORMATS if format.suffixes and lower.endswith(format.suffixes)), None)
 
 
+def stem_of(file_name: str) -> str:
+    """Return a model file's name without what announces its format."""
+    kind = format_of_name(file_name)
+    suffixes = kind.suffixes if kind is not None else ()
+    suffix = next((suffix for suffix in suffixes if file_name.lower().endswith(suffix)), "")
+    return file_name.removesuffix(file_name[len(file_name) - len(suffix) :]) or file_name
+
+
 def format_at(path: Path) -> ModelFormat | None:
     """Return the format of a file or folder: what first bytes or a zip's directory tell, else what its name does."""
     if path.is_dir():

@@ -1,0 +1,88 @@
+"""``pocketserve completion``: the words for a line that is being typed, and bash with them."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS
+from pocketserve.cli import COMMANDS, main
+from pocketserve.cli.completion import SCRIPTS
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch) -> None:
+    """No server of this user runs, and the folder is the repository's."""
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(MODELS))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("''", [*COMMANDS, "help"]),
+        ("stat", ["status"]),
+        ("--u", ["--url"]),
+        ("--", ["--debug", "--help", "--json", "--token-file", "--url", "--version"]),
+        ("--url http://x --json relo", ["reload"]),
+        ("--token-file ''", []),
+        ("help pre", ["predict"]),
+        ("unknown ''", []),
+        ("predict ''", ["diabetes", "digits", "petals"]),
+        ("run --top-k 3 di", ["diabetes", "digits"]),
+        ("predict --url=http://127.0.0.1:1 pe", ["petals"]),
+        ("predict --url http : //127.0.0.1 : 1 pe", ["petals"]),  # as bash parts it
+        ("predict --top-k ''", []),
+        ("predict digits ''", []),  # files
+        ("ps --w", ["--watch"]),
+        ("serve --load digits pe", ["petals"]),
+        ("serve --low-power ''", ["auto", "off", "on"]),
+        ("reload digits pe", ["petals"]),
+        ("service ''", ["install", "remove", "status"]),
+        ("service nothing ''", ["install", "remove", "status"]),
+        ("service install --kind s", ["systemd"]),
+        ("service status --", ["--help", "--json", "--kind"]),
+        ("completion z", ["zsh"]),
+    ],
+)
+def test_the_words_that_may_follow(capsys, line, expected) -> None:
+    assert main(["completion", "bash", "words", *shlex.split(line)]) == 0
+    assert capsys.readouterr().out.split() == sorted(expected)
+
+
+def test_names_are_those_of_the_models_folder(capsys, tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "models"
+    for name in ("flowers.tflite", "flowers.onnx", "notes.txt", ".hidden.onnx", "code/run.py", "nets/7/model.onnx"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(folder))
+    assert main(["completion", "fish", "words", "predict", ""]) == 0
+    assert capsys.readouterr().out.split() == ["flowers", "nets"]
+    monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(folder / "flowers.tflite"))
+    assert main(["completion", "fish", "words", "predict", ""]) == 0
+    assert capsys.readouterr().out.split() == ["flowers"]
+
+
+# bash is on every machine that runs the tests.
+@pytest.mark.parametrize("shell", [shell for shell in SCRIPTS if shutil.which(shell)])
+def test_shells_take_the_script(tmp_path, shell) -> None:
+    program = tmp_path / "bin/pocketserve"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m pocketserve "$@"\n')
+    program.chmod(0o755)
+    load = f'PATH={program.parent}:$PATH; eval "$(pocketserve completion {shell})"\n'
+    ask = {
+        "bash": load + "COMP_WORDS=(pocketserve predict p) COMP_CWORD=2; _pocketserve; echo ${COMPREPLY[@]}",
+        "zsh": "compdef() { :; }; compadd() { echo $words_found };"
+        + load
+        + "words=(pocketserve predict p) CURRENT=3; _pocketserve",
+        "fish": f"set PATH {program.parent} $PATH; pocketserve completion fish | source; "
+        "complete -C 'pocketserve predict p'",
+    }[shell]
+    done = subprocess.run([shell, "-c", ask], capture_output=True, text=True, timeout=60, cwd=Path(tmp_path))
+    assert (done.stdout, done.stderr) == ("petals\n", "")
