@@ -178,7 +178,7 @@ class Service:
     def statuses(self, *, rescan: bool = False) -> list[ModelStatus]:
         """Every version of every model; one nameless version for a model that has none."""
         if rescan:
-            self._rescan()
+            self._read_folder()
         else:
             self._follow_changes()
         return [status for entry in self.repository.models().values() for status in self.model_statuses(entry)]
@@ -256,7 +256,7 @@ class Service:
             ApiError: MODEL_NOT_FOUND, MODEL_FAILED, RUNTIME_MISSING or MEMORY_BUDGET, with "failed to load".
         """
         if rescan:
-            self._rescan()
+            self._read_folder()
         try:
             entry, default = self._resolve(name, None)
         except ApiError as error:
@@ -267,6 +267,13 @@ class Service:
         with self.in_flight():
             self._load(entry, default)
         self._note(entry)
+
+    def _read_folder(self) -> None:
+        """Read the models folder now; its watch need not have it read for what has changed before."""
+        if self._watch is not None:
+            self._watch.read_now()
+        else:
+            self._rescan()
 
     def _rescan(self) -> None:
         """Read the models folder again; what is loaded and has changed is loaded anew by its next request."""

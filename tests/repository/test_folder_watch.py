@@ -52,6 +52,19 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+def test_a_reading_that_is_asked_for_takes_up_what_was_seen(watch: FolderWatch, reader: Reader, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    watch.read_now()
+    watch.catch_up()
+    assert reader.reads == 1
+    (tmp_path / "new" / "model.toml").write_text("")  # a folder that the reading found is watched
+    reader.failures = 2
+    with pytest.raises(PermissionError):
+        watch.read_now()
+    watch.catch_up()
+    assert reader.reads == 3  # what could not be read is read again
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_noticed_at_once_and_read_once(
     watch: FolderWatch, reader: Reader, tmp_path: Path, change: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -11,7 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import pytest
 import requests
 
 from conftest import MODELS, Server, StartServer
-from pocketserve.cli.output import JsonLogFormatter
+from pocketserve.cli.log_output import JsonLogFormatter, LogFormatter, LogHandler
 from pocketserve.transports.request_log import STRANGERS_A_SECOND, RequestLog
 from pocketserve_client import Client
 from pocketserve_client.errors import ServerError
@@ -126,21 +128,62 @@ def read_until(terminal: int, end: str) -> str:
 
 def test_on_a_terminal_requests_are_listed(tmp_path: Path) -> None:
     main, terminal = os.openpty()
-    environment = {**os.environ, "POCKETSERVE_STATE_DIR": str(tmp_path)}
-    ports = ("--http-port", "0", "--socket-port", "0", "--ready-file", str(tmp_path / "ready"), "--no-auth")
-    command = [sys.executable, "-m", "pocketserve", "serve", str(MODELS), *ports]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal, env=environment)
-    os.close(terminal)
-    try:
+    with serving(tmp_path, terminal):
         text = read_until(main, "the socket protocol is spoken at")
         url = re.search(r"http://127\.0\.0\.1:\d+", text)
         assert url is not None
         requests.get(f"{url[0]}/v2/models", timeout=10)
         assert "INFO http GET /v2/models 200 - " in read_until(main, " B out")
+    os.close(main)
+
+
+def test_no_request_waits_for_a_log_that_nobody_reads(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    with serving(tmp_path, writer, "--request-log", "on"), requests.Session() as session:
+        url = re.search(r"http://127\.0\.0\.1:\d+", read_until(reader, "the socket protocol is spoken at"))
+        assert url is not None
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+        for _ in range(60):
+            assert session.get(f"{url[0]}/v2/models", timeout=10).status_code == 200
+        text = os.read(reader, 4096).decode()
+        session.get(f"{url[0]}/v2/models", timeout=10)
+        text += read_until(reader, " B out")
+    os.close(reader)
+    missing = re.search(r"WARNING (\d+) lines are missing here: nobody read standard error\n", text)
+    assert missing is not None
+    assert int(missing[1]) + text.count(" GET /v2/models ") >= 60
+
+
+def test_long_lines_are_cut_where_there_is_no_room() -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with open(writer, "w", encoding="utf-8") as stream:
+        handler = LogHandler(stream)
+        handler.setFormatter(LogFormatter("%(message)s"))
+        for text in ("é" * 3000, "left out"):
+            handler.emit(logging.makeLogRecord({"msg": text}))
+        begun = os.read(reader, 8192).decode()
+        assert begun == "é" * len(begun) and 0 < len(begun) < 3000
+        handler.emit(logging.makeLogRecord({"msg": "there again"}))
+        assert os.read(reader, 8192).decode() == (
+            "\n2 lines are missing here: nobody read standard error\nthere again\n"
+        )
+    os.close(reader)
+
+
+@contextmanager
+def serving(tmp_path: Path, log: int, *options: str) -> Iterator[None]:
+    """A server that writes its log to a descriptor, which is closed here."""
+    environment = {**os.environ, "POCKETSERVE_STATE_DIR": str(tmp_path)}
+    ports = ("--http-port", "0", "--socket-port", "0", "--ready-file", str(tmp_path / "ready"), "--no-auth")
+    command = [sys.executable, "-m", "pocketserve", "serve", str(MODELS), *ports, *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment)
+    os.close(log)
+    try:
+        yield
     finally:
         process.terminate()
         process.wait(30)
-        os.close(main)
 
 
 def test_lines_of_text_and_no_debugging_of_other_packages(new_server: StartServer) -> None:

@@ -1,7 +1,7 @@
 """Output of commands: plain tables for people, JSON for programs; and nothing that commands a terminal.
 
 Names, keys and reasons come from files and peers that anybody may have made. So whatever a command writes passes
-through :func:`plain_output`, and whatever the server logs through :class:`LogFormatter`: control characters, and those
+through :func:`plain_output`, and whatever the server logs through ``LogFormatter``: control characters, and those
 that turn or hide text, arrive as their escapes.
 """
 
@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 import os
 import re
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TextIO
 
 SPACES: Final = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
@@ -76,35 +74,6 @@ def print_control(sequence: str) -> None:
     stream = getattr(sys.stderr, "unescaped", sys.stderr)
     stream.write(sequence)
     stream.flush()
-
-
-class LogFormatter(logging.Formatter):
-    """Writes each record so that nothing in it commands a terminal or looks like a record of its own.
-
-    A record is a line; the lines of a traceback, and what an error says in several, are set off behind it.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record's line, and a traceback's."""
-        first, *more = (printable(line) for line in super().format(record).split("\n"))
-        return "\n    ".join([first, *more]) if record.exc_info or record.stack_info else "\\n".join([first, *more])
-
-
-class JsonLogFormatter(logging.Formatter):
-    """Writes each record as one JSON document: time, level and message, and the fields of a request's line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record's line."""
-        fields: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-        }
-        if isinstance(record.args, Mapping):
-            fields |= record.args
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(fields)
 
 
 def print_json(value: Any) -> None:

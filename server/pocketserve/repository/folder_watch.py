@@ -74,6 +74,23 @@ class FolderWatch:
         finally:
             self._reading.release()
 
+    def read_now(self) -> None:
+        """Have the folder read, whatever was seen of it; what was seen before the call is no change any more.
+
+        Raises what reading raises.
+        """
+        if not self._reading.acquire(timeout=WAIT_S):  # what holds it up must not hold up who asks for a reading
+            self._read()
+            return
+        try:
+            self._is_behind, self._read_at = True, time.monotonic()
+            self._forget_events()
+            is_watched = self._add_folders()
+            self._read()
+            self._is_behind = not is_watched
+        finally:
+            self._reading.release()
+
     def close(self) -> None:
         """Give the descriptor back."""
         descriptor, self._descriptor = self._descriptor, -1

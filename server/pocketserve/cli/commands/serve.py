@@ -10,7 +10,7 @@ import sys
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli.output import JsonLogFormatter, LogFormatter
+from pocketserve.cli.log_output import JsonLogFormatter, LogFormatter, LogHandler
 from pocketserve.config import GROUPS, SETTINGS, STATE_VARIABLE, Config, load_config, unknown_variables
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     config = load_config(values)
     # For what knows no settings, such as runtimes and the processes of trials: they look in the same folder.
     os.environ[STATE_VARIABLE] = str(config.state_dir.absolute())
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogHandler(sys.stderr) if sys.stderr is not None else logging.NullHandler()
     as_json = config.log_format == "json"
     handler.setFormatter(JsonLogFormatter() if as_json else LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     level = config.log_level.upper()
