@@ -25,6 +25,8 @@ COMMANDS = (
     "models",
     "inspect",
     "add",
+    "remove",
+    "rename",
     "reload",
     "status",
     "stop",
@@ -42,7 +44,7 @@ COMMANDS = (
     "completion",
 )
 RUNNING = {name: f"pocketserve.cli.running.{name}" for name in ("status", "stop", "service")}
-FOLDER = {name: f"pocketserve.cli.folder.{name}" for name in ("add",)}
+FOLDER = {name: f"pocketserve.cli.folder.{name}" for name in ("add", "remove", "rename")}
 # Modules that are not in pocketserve.cli.commands.
 ELSEWHERE = {
     **{"simulate": "pocketserve_simulate.cli", "completion": "pocketserve.cli.completion"},
@@ -51,7 +53,7 @@ ELSEWHERE = {
 }
 OTHER_NAMES = {
     **{"list": "models", "ps": "status", "ls": "models", "run": "predict", "show": "inspect"},
-    **{"pull": "add", "download": "add"},
+    **{"pull": "add", "download": "add", "rm": "remove", "mv": "rename"},
 }
 """What other tools call a command of ours: Ollama and Docker, mostly."""
 

@@ -92,6 +92,16 @@ def terminal_columns(descriptor: int = 1) -> int:
     return NO_TERMINAL
 
 
+def confirm(question: str) -> bool | None:
+    """Ask on the terminal and return whether the answer is yes; None where nobody can be asked."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        return None
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
 def print_text(text: str, indent: str = "") -> None:
     """Print lines, broken between words where the terminal is narrower; what follows a break is indented.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.local import is_model_path, open_local
-from pocketserve.cli.output import print_json, print_table, printable
+from pocketserve.cli.output import confirm, print_json, print_table, printable
 from pocketserve.config import STATE_VARIABLE, load_config
 
 if TYPE_CHECKING:
@@ -85,7 +84,10 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
     missing = [part for part in new if part.key not in consents or consents[part.key].digest != part.digest]
     if not options.json:
         _print_parts(name, parts, missing)
-    if missing and not options.yes and not _ask_consent():
+    consent = True if options.yes or not missing else confirm("Do you trust who made it? [y/N] ")
+    if consent is None:
+        raise CommandError("nobody can be asked here; look at the files, and add --yes if you trust who made them")
+    if not consent:
         print("Nothing is trusted that was not before.")
         return EXIT_FAILED
     if missing:
@@ -106,15 +108,6 @@ def _print_parts(name: str, parts: Sequence[CodePart], missing: Sequence[CodePar
     print_table(["CODE", "WHAT IT DOES", "SHA-256", ""], rows)
     if missing:
         print("\nIt runs with your rights: it can read, change and send whatever you can.")
-
-
-def _ask_consent() -> bool:
-    if not sys.stdin.isatty():
-        raise CommandError("nobody can be asked here; look at the files, and add --yes if you trust who made them")
-    try:
-        return input("Do you trust who made it? [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
 
 
 def _list(store: TrustStore, options: argparse.Namespace) -> int:

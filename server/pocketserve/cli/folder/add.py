@@ -12,6 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
+from pocketserve.cli.folder.models_folder import (
+    add_folder_option,
+    check_new_name,
+    choose_folder,
+    is_served,
+    staging,
+)
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import human_bytes, print_text, printable
 from pocketserve.cli.progress import Progress
@@ -52,14 +59,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def add_folder_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--models-dir`` for a command that changes the folder."""
-    parser.add_argument("--models-dir", metavar="DIR", help="the models folder [the one that is served]")
-
-
 def run(options: argparse.Namespace) -> int:
     """Obtain the model, try it, publish it, and print how it is asked."""
-    from pocketserve.cli.folder.models_folder import check_new_name, choose_folder, is_served, staging
     from pocketserve.cli.folder.sources import SeveralModels, Wish, hash_key
 
     folder = choose_folder(options.models_dir, make=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,11 @@ def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
     return folder
 
 
+def add_folder_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--models-dir`` for a command that changes the folder."""
+    parser.add_argument("--models-dir", metavar="DIR", help="the models folder [the one that is served]")
+
+
 def is_served(folder: Path) -> bool:
     """Return whether a server of this user serves the folder."""
     from pocketserve.state.run_lock import running_servers
@@ -90,6 +96,26 @@ def find_model(folder: Path, name: str) -> ModelEntry:
     return entry
 
 
+def has_own_folder(entry: ModelEntry, folder: Path) -> bool:
+    """Return whether a model lies in a folder of its own, and not as files in the models folder itself."""
+    return entry.folder == folder / entry.name
+
+
+def discard(folder: Path, paths: Sequence[Path]) -> None:
+    """Delete files and folders of a model: first they leave it at once, by renames, for those who look meanwhile."""
+    bin_folder = folder / f"{REMOVED}{os.urandom(8).hex()}"
+    bin_folder.mkdir(mode=0o700)
+    try:
+        for number, path in enumerate(paths):
+            os.rename(path, bin_folder / str(number))
+            for parent in path.parents:
+                if parent == folder or any(parent.iterdir()):
+                    break
+                parent.rmdir()
+    finally:
+        remove_tree(bin_folder)
+
+
 def check_new_name(folder: Path, name: str) -> str:
     """Return a name that a new model of the folder may have.
 
@@ -100,7 +126,7 @@ def check_new_name(folder: Path, name: str) -> str:
 
     if not is_valid_name(name):
         rule = "it has no spaces, no / : \\ % ? #, no dot in front, 128 characters at most, and is not stats"
-        raise CommandError(f"a model cannot be called {name[:128]!r}: {rule}; name it with --name")
+        raise CommandError(f"a model cannot be called {name[:128]!r}: {rule}; take another name")
     models = read_models(folder)
     if os.path.lexists(folder / name) or name in models.names:
         raise CommandError(f"{folder} has a model {name!r} already; take another name, or `pocketserve remove {name}`")

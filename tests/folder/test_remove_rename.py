@@ -1,0 +1,159 @@
+"""``pocketserve remove`` and ``rename``: what goes, what stays, and that a running server follows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, STATE, StartServer
+from pocketserve.cli import main
+from pocketserve.repository.scan import scan
+
+DIGITS = MODELS / "digits"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model of two bare files, one with a manifest, one with undeclared versions, and a numbered one."""
+    folder = tmp_path / "models"
+    for name in ("own", "plain", "numbers/1", "numbers/2"):
+        (folder / name).mkdir(parents=True)
+    for path in (folder / "bare.tflite", *(folder / f"numbers/{number}/m.tflite" for number in (1, 2))):
+        shutil.copy(DIGITS / "digits.tflite", path)
+    shutil.copy(DIGITS / "digits.onnx", folder / "bare.onnx")
+    for name in ("digits.tflite", "digits.int8.tflite", "labels.txt"):
+        shutil.copy(DIGITS / name, folder / "own")
+        shutil.copy(DIGITS / name, folder / "plain")
+    (folder / "own" / "model.toml").write_text(
+        '# mine\ntask = "image-classification"\nlabels = "labels.txt"\ndefault_version = "small"\n\n'
+        '[versions.full]\nfile = "digits.tflite"\n\n[versions.small]\nfile = "digits.int8.tflite"  # int8\n'
+    )
+    return folder
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], folder: Path) -> Run:
+    """Run a command in this process; return its code and what it printed."""
+
+    def command(*words: str) -> tuple[int, str, str]:
+        code = main([*words, "--models-dir", str(folder)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return command
+
+
+def names(folder: Path) -> dict[str, list[str]]:
+    """The models of a folder with their versions."""
+    return {name: list(entry.versions) for name, entry in scan(folder).items()}
+
+
+def test_remove_a_model(run: Run, folder: Path) -> None:
+    """With all that is its own, and nothing else; hidden folders do not stay."""
+    code, out, err = run("remove", "own", "--yes")
+    assert (code, err) == (0, "")
+    assert f"own in {folder}: 4 files, " in out.replace("\n", " ") and out.endswith("Removed own.\n")
+    assert run("remove", "bare", "--yes")[0] == 0
+    assert sorted(os.listdir(folder)) == ["numbers", "plain"]
+
+
+def test_remove_a_version(run: Run, folder: Path) -> None:
+    """The manifest forgets it, comments stay, and the default one is told where it is another one now."""
+    code, out, _ = run("remove", "own", "--version", "small", "--yes")
+    assert code == 0
+    assert "Requests that name no version are answered by full now." in out
+    assert (folder / "own" / "model.toml").read_text() == (
+        '# mine\ntask = "image-classification"\nlabels = "labels.txt"\n\n[versions.full]\nfile = "digits.tflite"\n\n'
+    )
+    assert sorted(os.listdir(folder / "own")) == ["digits.tflite", "labels.txt", "model.toml"]
+    assert "pocketserve remove own" in run("remove", "own", "--version", "full", "--yes")[2]
+    assert run("remove", "bare", "--version", "onnx", "--yes")[0] == 0
+    assert run("remove", "numbers", "--version", "2", "--yes")[0] == 0
+    assert os.listdir(folder / "numbers") == ["1"]
+    out = run("remove", "plain", "--version", "tflite", "--yes")[1]
+    assert "Its versions are called tflite now, after their files." in out
+    assert names(folder) == {"bare": ["tflite"], "numbers": ["1"], "own": ["full"], "plain": ["tflite"]}
+
+
+def test_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
+    """It goes as a whole; one that lies between the files of others is left to its owner."""
+    shutil.copytree(DIGITS / "savedmodel", folder / "own" / "saved")
+    with (folder / "own" / "model.toml").open("a") as file:
+        file.write('[versions.saved]\nfile = "saved"\n')
+    assert run("remove", "own", "--version", "saved", "--yes")[0] == 0
+    assert sorted(os.listdir(folder / "own")) == ["digits.int8.tflite", "digits.tflite", "labels.txt", "model.toml"]
+    shutil.copy(DIGITS / "savedmodel" / "saved_model.pb", folder / "own")
+    with (folder / "own" / "model.toml").open("a") as file:
+        file.write('[versions.all]\nfile = "."\n')
+    assert "delete them by hand" in run("remove", "own", "--version", "all", "--yes")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["remove", "own"], "nobody can be asked here; add --yes to delete these files"),
+        (["remove", "owm", "--yes"], "there is no model 'owm' in"),
+        (["remove", "../outside", "--yes"], "name the model, not a path"),
+        (["remove", "linked", "--yes"], "leads out of"),
+        (["remove", "own", "--version", "smal", "--yes"], "own has no version 'smal'; did you mean 'small'?"),
+        (["remove", "packed", "--yes"], "packed is no model (packed.zip is an archive"),
+        (["rename", "own", "plain"], "has a model 'plain' already"),
+        (["rename", "own", "../plain"], "a model cannot be called '../plain'"),
+        (["rename", "linked", "other"], "leads out of"),
+        (["rename", "no", "other"], "there is no model 'no'"),
+    ],
+)
+def test_what_is_refused(run: Run, folder: Path, tmp_path: Path, words: list[str], sentence: str) -> None:
+    """Nothing changes, in the folder or outside of it."""
+    outside = tmp_path / "outside"
+    shutil.copytree(folder / "own", outside)
+    (folder / "linked").symlink_to(outside)
+    (folder / "packed.zip").write_bytes(b"x")
+    before = sorted(map(str, tmp_path.rglob("*")))
+    code, out, err = run(*words)
+    assert code == 1 and sentence in err and "Removed" not in out
+    assert sorted(map(str, tmp_path.rglob("*"))) == before
+
+
+def test_rename(run: Run, folder: Path) -> None:
+    """Folders and bare files; versions keep their names."""
+    assert run("rename", "own", "mine") == (0, "own is called mine now.\n", "")
+    assert run("rename", "bare", "two")[0] == 0
+    assert names(folder) == {
+        **{"mine": ["full", "small"], "numbers": ["1", "2"]},
+        **{"plain": ["tflite-int8", "tflite"], "two": ["onnx", "tflite"]},
+    }
+
+
+@pytest.mark.live
+def test_a_running_server_follows(run: Run, folder: Path, tmp_path: Path, new_server: StartServer) -> None:
+    """The next request finds what was added, renamed and removed; another version answers for one that went."""
+    server = new_server(folder)
+    picture = (DIGITS / "samples" / "3.png").read_bytes()
+
+    def ask(name: str) -> int:
+        return server.call("POST", f"/predictions/{name}", data=picture).status_code
+
+    assert [ask("own"), ask("fresh")] == [200, 404]
+    source = tmp_path / "fresh"
+    shutil.copytree(folder / "own", source)
+    assert run("add", str(source))[0] == 0
+    assert [ask("own"), ask("fresh")] == [200, 200]
+    assert run("rename", "own", "old")[0] == 0
+    assert [ask("own"), ask("old")] == [404, 200]
+    assert run("remove", "old", "--version", "small", "--yes")[0] == 0
+    assert ask("old") == 200
+    assert run("remove", "old", "--yes")[0] == 0
+    assert [ask("old"), ask("fresh")] == [404, 200]
