@@ -49,7 +49,14 @@ SANS_NUMPY: Final = (
         "test_termux.py",
         "test_config.py",
     ),
-    *("test_arm64_tool.py", "test_suite.py", "test_benchmarks.py", "test_run_lock.py", "test_release.py"),
+    *(
+        "test_arm64_tool.py",
+        "test_suite.py",
+        "test_benchmarks.py",
+        "test_run_lock.py",
+        "test_release.py",
+        "test_packages.py",
+    ),
 )
 """Knows neither runtimes nor arrays: says the same in every environment."""
 
