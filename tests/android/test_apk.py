@@ -120,6 +120,12 @@ def test_permissions_are_exactly_these(badging) -> None:
     assert set(re.findall(r"^uses-permission: name='([^']+)'", badging, re.MULTILINE)) == PERMISSIONS
 
 
+def test_a_device_without_a_camera_may_have_it(badging) -> None:
+    assert "uses-feature-not-required: name='android.hardware.camera'" in badging
+    assert "uses-feature: name='android.hardware.camera" not in badging
+    assert "uses-implied-feature: name='android.hardware.camera" not in badging
+
+
 def test_it_speaks_german_and_has_an_icon_for_every_screen(badging, apk) -> None:
     assert "application-label-de:'Pocketserve'" in badging or re.search(r"^locales:.*'de'", badging, re.MULTILINE)
     with zipfile.ZipFile(apk) as archive:

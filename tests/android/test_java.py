@@ -166,6 +166,38 @@ GUIDE = (ROOT / "docs" / "android.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```java\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
 
+CARD = """
+import dev.pocketserve.bridge.*;
+import java.nio.file.*;
+
+public class Card {
+    public static void main(String[] arguments) throws Exception {
+        String token = new String(Files.readAllBytes(Paths.get(arguments[0])), "UTF-8").trim();
+        byte[] bytes = Files.readAllBytes(Paths.get(arguments[1]));
+        EXAMPLE
+    }
+}
+"""
+
+
+@pytest.mark.live
+def test_a_model_cards_example_runs(built: Built, live: tuple[Server, dict[str, str]], tmp_path: Path) -> None:
+    """The lines that ``inspect`` prints, inside a method."""
+    server, where = live
+    example = server.call("GET", "/v2/models/digits").json()["card"]["examples"]["java"]
+    ports = f"builder().socketPort({where.get('pocketserve.socket', '1')}).httpPort({server.port})"
+    code = CARD.replace("EXAMPLE", example.replace("builder()", ports))
+    code = code if SOCKET else code.replace("Transport.SOCKET", "Transport.HTTP")
+    (tmp_path / "Card.java").write_text(code, encoding="utf-8")
+    tools = built.build.tools
+    path = f"{built.jars['library']}:{tools.json_jar}:{tmp_path}"
+    compiling = [tools.javac, "-cp", path, "-d", tmp_path, tmp_path / "Card.java"]
+    subprocess.run([str(word) for word in compiling], check=True, timeout=120)
+    running = [tools.java, "-cp", path, "Card", where["pocketserve.token"], MODELS / "digits/samples/7.png"]
+    printed = subprocess.run([str(word) for word in running], check=True, capture_output=True, text=True, timeout=120)
+    assert '"label":"7"' in printed.stdout
+
+
 @pytest.mark.live
 def test_the_guides_first_example_runs(built: Built, live: tuple[Server, dict[str, str]], tmp_path: Path) -> None:
     """With the commands that stand below it, in a folder like a clone."""

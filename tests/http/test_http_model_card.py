@@ -15,22 +15,6 @@ from conftest import MODELS
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"
 
-MAIN = """
-import java.io.*;
-import java.net.*;
-import java.nio.file.*;
-import java.util.*;
-
-public class Example {
-    public static void main(String[] arguments) throws Exception {
-        String token = arguments[0];
-        byte[] bytes = Files.readAllBytes(Paths.get(arguments[1]));
-        EXAMPLE
-        System.out.println(json);
-    }
-}
-"""
-
 
 @pytest.fixture
 def card(server: Any) -> dict[str, Any]:
@@ -72,12 +56,3 @@ def test_python(card: dict[str, Any], server: Any, tmp_path: Path) -> None:
     """The program as it stands."""
     text = ready(card["examples"]["python"], server, tmp_path)
     assert "'label': '7'" in run([sys.executable, "-c", text], tmp_path, server)
-
-
-@pytest.mark.java
-def test_java(card: dict[str, Any], server: Any, tmp_path: Path) -> None:
-    """The lines inside a method, in the Java of Android's oldest phones."""
-    text = ready(card["examples"]["java"], server, tmp_path)
-    (tmp_path / "Example.java").write_text(MAIN.replace("EXAMPLE", text))
-    run(["javac", "Example.java"], tmp_path, server)
-    assert '"label":"7"' in run(["java", "-cp", ".", "Example", server.token, "photo.jpg"], tmp_path, server)

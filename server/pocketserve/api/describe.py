@@ -28,12 +28,10 @@ from pocketserve_client import Client
 
 with Client() as client:
     print(client.predict({model}, Path({quoted_file}).read_bytes())["predictions"])""",
-    "java": """HttpURLConnection connection = (HttpURLConnection) new URL({url}).openConnection();
-connection.setRequestMethod("POST");
-connection.setRequestProperty("Authorization", "Bearer " + token);
-connection.setDoOutput(true);
-connection.getOutputStream().write(bytes);  // of {file}
-String json = new Scanner(connection.getInputStream(), "UTF-8").useDelimiter("\\\\A").next();""",
+    "java": """try (PocketServe server = PocketServe.builder().transport(Transport.SOCKET).token(token).build()) {{
+    Prediction answer = server.predict({model}, bytes, "application/octet-stream");  // of {file}
+    System.out.println(answer.getJson().get("predictions"));
+}}""",
 }
 
 
@@ -93,7 +91,6 @@ def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> d
         "file": file,
         "quoted_file": json.dumps(file),
         "model": json.dumps(model.entry.name),
-        "url": json.dumps(url),
         "shell_url": f"'{url}'" if "%" in url else url,
     }
     examples = {language: text.format(**parts) for language, text in EXAMPLES.items()}

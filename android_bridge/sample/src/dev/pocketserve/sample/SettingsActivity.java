@@ -115,26 +115,20 @@ public final class SettingsActivity extends Activity implements View.OnClickList
 
     @Override
     public void onClick(View button) {
-        switch (button.getId()) {
-            case R.id.pair:
-                pair();
-                break;
-            case R.id.paste:
-                paste();
-                break;
-            case R.id.import_file:
-                pickFile();
-                break;
-            case R.id.from_termux:
-                askTermux();
-                break;
-            case R.id.forget:
-                settings.setToken(null);
-                showToken();
-                break;
-            default:
-                save();
-                break;
+        int id = button.getId(); // no switch: in today's builds the numbers of R are no constants
+        if (id == R.id.pair) {
+            pair();
+        } else if (id == R.id.paste) {
+            paste();
+        } else if (id == R.id.import_file) {
+            pickFile();
+        } else if (id == R.id.from_termux) {
+            askTermux();
+        } else if (id == R.id.forget) {
+            settings.setToken(null);
+            showToken();
+        } else {
+            save();
         }
     }
 
