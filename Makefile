@@ -1,7 +1,7 @@
 # One line a target. Everything happens in environments inside this folder; nothing else is installed.
 PYTHON ?= python3
 PARALLEL = -n auto --dist worksteal --durations=15
-.PHONY: demo test test-all test-convert test-arm64 test-newest soak cases check serve bench evidence plots apk docs release
+.PHONY: demo test test-all test-convert test-arm64 test-newest soak cases check serve bench evidence plots apk aar docs release
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for dev $(PARALLEL)
 test-all: test ; $(PYTHON) tools/environment.py all tflite-runtime && .venv-all/bin/python -m pytest --for all $(PARALLEL) && .venv-tflite-runtime/bin/python -m pytest --for tflite-runtime $(PARALLEL)
@@ -16,5 +16,6 @@ bench: ; $(PYTHON) tools/environment.py bench && .bench/own/bin/python -m benchm
 evidence: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python -m benchmarks.evidence $(STEPS)
 plots: ; .bench/own/bin/python -m benchmarks.plot build/benchmarks.json docs/images && .bench/own/bin/python -m benchmarks.results build/benchmarks.json docs/benchmark-results.md
 apk: ; $(PYTHON) android_bridge/build_apk.py
+aar: ; $(PYTHON) android_bridge/build.py aar --output build/bridge
 docs: ; $(PYTHON) tools/environment.py release && .venv-release/bin/sphinx-build -q -W --keep-going -b html -c docs -d build/doctrees . build/site && echo build/site/index.html
 release: ; $(PYTHON) tools/environment.py release && .venv-release/bin/python tools/release.py

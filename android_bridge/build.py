@@ -1,9 +1,10 @@
 """Builds and tests the Java library and its desktop stand-in, with the JDK and Debian's Android tools.
 
-Usage: python android_bridge/build.py [jar|docs|style|dex|desktop|test|all] [--output FOLDER]
+Usage: python android_bridge/build.py [jar|docs|aar|style|dex|desktop|test|all] [--output FOLDER]
 
     jar       the library, compiled against the classes of Android 6 (API 23): pocketserve-bridge.jar
     docs      its documentation; every public member must have one
+    aar       the library as an Android archive in a Maven repository, with sources and documentation: maven/
     style     no lambdas, no method references, no star imports: dx and Android 6 cannot have them
     dex       the library as Android's bytecode and back again, to be tested: pocketserve-bridge-dexed.jar
     desktop   the desktop stand-in and the benchmark, for java -jar: pocketserve-desktop.jar
@@ -57,15 +58,24 @@ class Outcome:
     trace: str
 
 
-def load_toolchain() -> Any:
-    """Where the tools are, fetched if need be."""
-    script = HERE.parent / "tools" / "android_toolchain.py"
-    spec = importlib.util.spec_from_file_location("android_toolchain", script)
+def load(script: Path) -> Any:
+    """Import a script by its path."""
+    spec = importlib.util.spec_from_file_location(script.stem, script)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module.paths()
+    return module
+
+
+def load_toolchain() -> Any:
+    """Where the tools are, fetched if need be."""
+    return load(HERE.parent / "tools" / "android_toolchain.py").paths()
+
+
+def version() -> str:
+    """Return the project's version."""
+    return str(load(HERE.parent / "server/pocketserve_wire/version.py").__version__)
 
 
 class Build:
@@ -94,6 +104,10 @@ class Build:
         command += ["-source", "8", "-bootclasspath", self.tools.android_jar, "-encoding", "UTF-8", "-d", folder]
         self._run([*command, *_java_files(SOURCES)], "docs")
         return folder
+
+    def aar(self) -> Path:
+        """The Maven repository; returns the folder of this version."""
+        return load(HERE / "maven.py").publish(self.output / "maven", version(), self.library(), SOURCES, self.docs())
 
     def style(self) -> None:
         """Checkstyle over the library and the desktop stand-in."""
@@ -213,6 +227,7 @@ def _test(build: Build) -> None:
 STEPS = {
     "jar": Build.library,
     "docs": Build.docs,
+    "aar": Build.aar,
     "style": Build.style,
     "dex": Build.dexed,
     "desktop": Build.desktop,

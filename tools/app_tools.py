@@ -1,10 +1,10 @@
-"""Fetches what apps are built with, from Debian packages: a Kotlin compiler and ProGuard, beside the Android toolchain.
+"""Fetches what apps are built with, from Debian packages: Kotlin, ProGuard and Android's manifest merger.
 
 Usage: python tools/app_tools.py [--folder FOLDER] [--mirror URL] [--debs FOLDER]
 
 Kotlin is 1.3.31, the newest that Debian has; what it compiles, today's compilers take too. It cannot read the classes
 of a JDK 17, and need not: with ``-no-jdk`` and Android's own class library on the class path it compiles as for an app.
-Only the jars that compiling and running take are kept (108 MB). Nothing but ``pytest -m java`` needs this; a second
+Only the jars that compiling and running take are kept (115 MB). Nothing but ``pytest -m java`` needs this; a second
 call does nothing.
 """
 
@@ -40,6 +40,8 @@ RELEASE = "bookworm"
 PACKAGES = (
     *("kotlin", "libtrove-intellij-java", "libjetbrains-annotations-java"),
     *("libkotlinx-coroutines-java", "libkotlinx-atomicfu-java", "libproguard-java"),
+    *("libgradle-android-plugin-java", "libandroid-tools-common-java", "libandroid-tools-annotations-java"),
+    "libguava-java",
 )
 COMPILER_JARS = (
     *("kotlin-compiler", "kotlin-stdlib", "kotlin-reflect", "kotlin-script-runtime", "libtrove-intellij"),
@@ -47,6 +49,10 @@ COMPILER_JARS = (
 )
 LIBRARY_JARS = ("kotlin-stdlib", "kotlinx-coroutines-core", "atomicfu")
 PROGUARD_JARS = ("proguard",)
+MERGER_JARS = (
+    *("com.android.tools.build.manifest-merger", "com.android.tools.common", "com.android.tools.sdk-common"),
+    *("com.android.tools.annotations", "guava"),
+)
 
 
 @dataclass(frozen=True)
@@ -57,11 +63,13 @@ class AppTools:
         kotlin: the compiler; main class ``org.jetbrains.kotlin.cli.jvm.K2JVMCompiler``.
         kotlin_libraries: what Kotlin programs need: the standard library and coroutines.
         proguard: the shrinker; main class ``proguard.ProGuard``.
+        manifest_merger: what joins the manifests of app and libraries; main class ``com.android.manifmerger.Merger``.
     """
 
     kotlin: str
     kotlin_libraries: str
     proguard: str
+    manifest_merger: str
 
 
 def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | None = None) -> AppTools:
@@ -79,7 +87,7 @@ def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | No
     folder = (folder or toolchain / "app-tools").absolute()
     given = os.environ.get(DEBS_VARIABLE)
     _ensure(folder, mirror or os.environ.get(MIRROR_VARIABLE), debs or (Path(given).expanduser() if given else None))
-    return AppTools(*(class_path(folder, jars) for jars in (COMPILER_JARS, LIBRARY_JARS, PROGUARD_JARS)))
+    return AppTools(*(class_path(folder, jars) for jars in (COMPILER_JARS, LIBRARY_JARS, PROGUARD_JARS, MERGER_JARS)))
 
 
 def _ensure(folder: Path, mirror: str | None, debs: Path | None) -> None:
@@ -95,7 +103,7 @@ def _ensure(folder: Path, mirror: str | None, debs: Path | None) -> None:
             work = Path(name)
             for package in _packages(work, mirror, debs):
                 run(["dpkg-deb", "-x", str(package), str(work)], f"{package.name} cannot be unpacked")
-            for jar in {*COMPILER_JARS, *LIBRARY_JARS, *PROGUARD_JARS}:
+            for jar in {*COMPILER_JARS, *LIBRARY_JARS, *PROGUARD_JARS, *MERGER_JARS}:
                 found = work / "usr/share/java" / f"{jar}.jar"
                 if not found.exists():
                     raise ToolchainError(f"Debian's packages hold no {found.name} any more")
@@ -108,16 +116,16 @@ def _packages(work: Path, mirror: str | None, debs: Path | None) -> list[Path]:
     kept = {name: next(iter(debs.glob(f"{name}_*.deb")), None) if debs else None for name in PACKAGES}
     if missing := [f"{name}/{RELEASE}" for name, file in kept.items() if file is None]:
         require("apt-get")
-        say("fetching Kotlin and ProGuard from Debian (about 50 MB) …")
+        say("fetching Kotlin, ProGuard and the manifest merger from Debian (about 60 MB) …")
         with private_apt(mirror or system_mirror(), (RELEASE,)) as apt:
             run([*apt, "update"], "Debian's package lists cannot be fetched", work)
-            run([*apt, "download", *missing], "Kotlin and ProGuard cannot be fetched", work)
+            run([*apt, "download", *missing], "what apps are built with cannot be fetched", work)
     return [*work.glob("*.deb"), *(file for file in kept.values() if file is not None)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch everything and print where it is; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Fetch Kotlin and ProGuard from Debian packages.")
+    parser = argparse.ArgumentParser(description="Fetch Kotlin, ProGuard and the manifest merger from Debian packages.")
     parser.add_argument("--folder", type=Path, help=f"where to put it [app-tools in {FOLDER_VARIABLE}]")
     parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
     parser.add_argument("--debs", type=Path, metavar="FOLDER", help=f"packages fetched before [{DEBS_VARIABLE}]")
