@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +19,11 @@ def measures() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(ROOT / "tools"))  # the tool imports its neighbour
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
     return module
 
 
@@ -67,3 +72,35 @@ def test_a_count_that_rose_fails(
     write(tmp_path, {"a.py": "found = 1\n"})
     assert measures.main() == 1
     assert "vague names: the count rose" in capsys.readouterr().err
+
+
+WORDS = " ".join(["word"] * 29)
+PAGE = f"""# A heading is no sentence, however {WORDS} {WORDS}
+
+{WORDS} one. Short, here.
+- {WORDS} `a piece of code is one word` more than enough of them
+
+| a table {WORDS} {WORDS} |
+
+```
+a block {WORDS} {WORDS}
+```
+See [the page
+of {WORDS} words](https://localhost/{"x/" * 40}) for more: version 1.5 ends nothing.
+"""
+
+
+def test_long_sentences_of_a_page(measures: ModuleType, tmp_path: Path) -> None:
+    """They end at a full stop, an item or a paragraph; links count by their text, code as a word; lines are right."""
+    texts = measures.text_measures
+    told = [(sentence.line, len(sentence.words)) for sentence in texts.sentences(PAGE)]
+    assert told == [(3, 30), (3, 2), (4, 35), (11, 40)]
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text(PAGE)
+    (tmp_path / "docs/zoo.md").write_text(PAGE)  # generated
+    assert texts.measure(tmp_path) == {"long sentences in README.md": 2}
+
+
+def test_every_generated_page_exists(measures: ModuleType) -> None:
+    """A name that is left out of the measures is a page."""
+    assert [name for name in measures.text_measures.GENERATED if not (ROOT / name).is_file()] == []

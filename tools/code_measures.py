@@ -1,7 +1,7 @@
-"""Count what makes the code hard to read at first sight, and fail when a count rises.
+"""Count what makes the code hard to read at first sight, and the long sentences of each page; fail when a count rises.
 
 ``make check`` runs it. ``--lower`` writes counts that fell into ``code_measures.json``.
-Lines are printed and have no limit.
+Lines are printed and have no limit. A new page may have no long sentence (``text_measures.py PAGE`` shows them).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+import text_measures
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("server/pocketserve_wire", "server/pocketserve", "server/pocketserve_simulate", "client/pocketserve_client")
@@ -85,13 +87,16 @@ def _first_word(text: str) -> str:
 
 def main() -> int:
     """Print the counts beside their limits; return 1 if one rose. ``--lower`` writes down those that fell."""
-    counts, limits = measure(ROOT), json.loads(LIMITS.read_text(encoding="utf-8"))
+    stored = json.loads(LIMITS.read_text(encoding="utf-8"))
+    sentences = text_measures.measure(ROOT)
+    counts, limits = measure(ROOT) | sentences, dict.fromkeys(sentences, 0) | stored
     for name, count in counts.items():
-        print(f"{count:7} {name}" + (f" (at most {limits[name]})" if name in limits else ""))
+        if count or name not in sentences:
+            print(f"{count:7} {name}" + (f" (at most {limits[name]})" if name in limits else ""))
     if "--lower" in sys.argv[1:]:
-        lower = {name: min(counts[name], limit) for name, limit in limits.items()}
+        lower = {name: min(counts.get(name, 0), limit) for name, limit in stored.items()}
         LIMITS.write_text(json.dumps(lower, indent=2) + "\n", encoding="utf-8")
-    risen = [name for name, limit in limits.items() if counts[name] > limit]
+    risen = [name for name, limit in limits.items() if counts.get(name, 0) > limit]
     for name in risen:
         print(f"{name}: the count rose; see Names in CONTRIBUTING.md", file=sys.stderr)
     return bool(risen)
