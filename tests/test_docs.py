@@ -126,6 +126,15 @@ def test_every_error_code_is_documented() -> None:
     assert documented == {code.name: (code.status, code.retryable) for code in ErrorCode}
 
 
+def test_every_requirement_is_named() -> None:
+    """The README's table of packages has what the core installs, and nothing besides."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The packages it uses")[2]
+    rows = re.findall(r"^\| (.*?) \|", text.partition("\n## ")[0], re.MULTILINE)[1:]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = set(re.findall(r"^[\w-]+", "\n".join(project["dependencies"]), re.MULTILINE))
+    assert {name.lower() for row in rows for name in row.split(", ")} == needed
+
+
 def documented_paths() -> list[re.Pattern[str]]:
     """Return the paths of the overview in ``docs/http.md``: ``[...]`` may be missing, an ellipsis is any beginning."""
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "http.md").read_text(encoding="utf-8"), re.MULTILINE)

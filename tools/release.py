@@ -2,8 +2,8 @@
 
 Usage: python tools/release.py     (``make release``, which makes the environment that this runs in)
 
-Wheel, source distribution, jar, APK, documentation, an SBOM (CycloneDX) and SHA256SUMS. Nothing is published. The APK
-is signed with the public debug key: who publishes one signs it anew.
+Wheel, source distribution, jar, Maven repository with the AAR, APK, documentation, an SBOM (CycloneDX) and SHA256SUMS.
+Nothing is published. The APK is signed with the public debug key: who publishes one signs it anew.
 """
 
 from __future__ import annotations
@@ -74,8 +74,10 @@ def build(sources: Path, output: Path, version: str, epoch: int) -> None:
     variables["POCKETSERVE_ANDROID_TOOLCHAIN"] = toolchain
     python, bridge = sys.executable, sources / "build" / "bridge"
     _run(sources, variables, python, "-m", "hatchling", "build", "--directory", output)
-    _run(sources, variables, python, "android_bridge/build.py", "jar", "--output", bridge)
+    for step in ("jar", "aar"):
+        _run(sources, variables, python, "android_bridge/build.py", step, "--output", bridge)
     shutil.copyfile(bridge / "pocketserve-bridge.jar", output / f"pocketserve-bridge-{version}.jar")
+    pack(bridge / "maven", output / f"pocketserve-bridge-{version}-maven.zip")
     apk = output / f"pocketserve-companion-{version}.apk"
     _run(sources, variables, python, "android_bridge/build_apk.py", "--output", apk)
     site = sources / "build" / "site"
