@@ -173,7 +173,7 @@ def test_a_model_with_code(add: Add, folder: Path, tmp_path: Path) -> None:
     (source / "task.py").write_text("raise SystemExit('it ran')")
     code, out, _ = add(source)
     assert code == 0
-    assert "tflite: it holds code, which runs after: pocketserve trust own" in out
+    assert f"tflite: it holds code, which runs after: pocketserve trust {folder / 'own'}" in out.replace("\n  ", " ")
     assert "task.py" in contents(folder / "own")
 
 

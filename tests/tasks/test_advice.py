@@ -36,6 +36,12 @@ ADVICE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, 
         *(TOKENS, {"tokens": (-1, -1, 8)}, {"1_Pooling/config.json": {}}),
         'it pools tokens, as embedders of sentences do: write task = "text-embedding"',
     ),
+    "scores of texts": (
+        *(TOKENS, {"y": (-1, 3)}, {"vocab.txt": "a"}),
+        'a tokenizer lies beside it, and it answers few scores: write task = "text-classification"',
+    ),
+    "starts and ends": (TOKENS, {"a": (-1, -1), "b": (-1, -1)}, {"tokenizer.json": {}}, '"question-answering"'),
+    "vectors of tokens": (TOKENS, {"y": (-1, -1, 384)}, {"spiece.model": "x"}, '"text-embedding"'),
     "scikit-learn's map": (ROW, {"label": (-1,), "p.keys": (3,), "p.values": (-1, 3)}, {}, '"tabular-classification"'),
     "scikit-learn's array": (ROW, {"label": (-1,), "probabilities": (-1, 3)}, {}, '"tabular-classification"'),
 }
@@ -43,6 +49,8 @@ NONE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, An
     "a picture in, a picture out": (PICTURE, {"y": PICTURE.shape}, {}),
     "a row in, a row out": (ROW, {"y": (-1, 2)}, {}),
     "another architecture": (TOKENS, {"y": (-1, -1, 9)}, {"config.json": {"architectures": ["BertForMaskedLM"]}}),
+    "a tag a token": (TOKENS, {"y": (-1, -1, 9)}, {"vocab.txt": "a"}),
+    "a row beside a tokenizer": (ROW, {"y": (-1, 3)}, {"vocab.txt": "a"}),
     "no architecture": (TOKENS, {"y": (-1, 2)}, {"config.json": {"architectures": [5]}}),
     "a broken configuration": (TOKENS, {"y": (-1, 2)}, {"config.json": "{"}),
 }

@@ -27,6 +27,7 @@ COMMANDS = (
     "add",
     "remove",
     "rename",
+    "init",
     "reload",
     "status",
     "stop",
@@ -44,7 +45,7 @@ COMMANDS = (
     "completion",
 )
 RUNNING = {name: f"pocketserve.cli.running.{name}" for name in ("status", "stop", "service")}
-FOLDER = {name: f"pocketserve.cli.folder.{name}" for name in ("add", "remove", "rename")}
+FOLDER = {name: f"pocketserve.cli.folder.{name}" for name in ("add", "remove", "rename", "init")}
 # Modules that are not in pocketserve.cli.commands.
 ELSEWHERE = {
     **{"simulate": "pocketserve_simulate.cli", "completion": "pocketserve.cli.completion"},

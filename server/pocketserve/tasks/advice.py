@@ -20,6 +20,9 @@ _ARCHITECTURES = {
 }
 """Tasks by how Hugging Face calls a model's class."""
 
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "spiece.model")
+MAX_TEXT_CLASSES, MIN_VECTOR = 50, 32
+
 
 def advice_of(facts: ModelFacts, labels: Sequence[str]) -> str:
     """Return what a model without a task looks like, and the line that gives it one; empty where nothing tells.
@@ -27,14 +30,18 @@ def advice_of(facts: ModelFacts, labels: Sequence[str]) -> str:
     Args:
         labels: names of classes that were found for it.
     """
-    sign, task = _sign(facts, labels)
+    sign, task = suggest_task(facts, labels)
     own_folder = facts.entry.folder.name == facts.entry.name
     place = "model.toml" if own_folder else "a model.toml beside the file, in a folder of their own"
     return f'{sign} write task = "{task}" into {place}' if task else ""
 
 
-def _sign(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
-    """Return what tells a model's task, up to the advice, and the task; two empty texts where nothing does."""
+def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
+    """Return what tells a model's task, up to the advice, and the task; two empty texts where nothing does.
+
+    Args:
+        labels: names of classes that were found for it.
+    """
     if takes_picture(facts) and (classes := class_count(facts)) >= 2:
         fault = f" with {plural(len(labels), 'label')} for {classes:,} classes: complete them, or" if labels else ":"
         return f"it looks like a picture classifier{fault}", "image-classification"
@@ -49,6 +56,22 @@ def _sign(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
     if facts.beside("1_Pooling/config.json") is not None:
         return "it pools tokens, as embedders of sentences do:", "text-embedding"
     outputs = {spec.name for spec in facts.outputs}
+    if any(facts.beside(name) is not None for name in _TOKENIZERS) and (sign := _sign_of_text(facts))[1]:
+        return f"a tokenizer lies beside it, and {sign[0]}:", sign[1]
     if outputs >= {"label", "probabilities"} or any(output.endswith(".keys") for output in outputs):
         return "it answers labels with their probabilities:", "tabular-classification"
+    return "", ""
+
+
+def _sign_of_text(facts: ModelFacts) -> tuple[str, str]:
+    """Return what the outputs of a model of texts tell, and its task."""
+    shapes = [spec.shape for spec in facts.outputs]
+    if not (facts.inputs and shapes) or not all(spec.datatype in ("INT32", "INT64") for spec in facts.inputs):
+        return "", ""
+    if len(shapes) == 2 and shapes[0] == shapes[1] == facts.inputs[0].shape:
+        return "it answers two numbers a token, as starts and ends of answers are", "question-answering"
+    if len(shapes[0]) == 2 and 2 <= class_count(facts) <= MAX_TEXT_CLASSES:
+        return "it answers few scores", "text-classification"
+    if len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][2] >= MIN_VECTOR:
+        return "it answers a vector a token", "text-embedding"
     return "", ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import re
 import shlex
 import sys
@@ -24,6 +25,8 @@ from pocketserve.cli.output import human_bytes, print_text, printable
 from pocketserve.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pocketserve.cli.folder.models_folder import Stage
     from pocketserve.cli.folder.sources import Obtained, Wish
     from pocketserve.engine.lifecycle.loaded_model import LoadedModel
@@ -73,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
             model = obtain(wish, stage, progress)
             progress.end()
             _note_provenance(stage, model)
-            result = _try(stage, model.name, progress)
+            result = _try(stage, model.name, folder, progress)
             stage.publish(model.name, folder)
         except SeveralModels as error:
             progress.end()
@@ -132,7 +135,7 @@ def _note_provenance(stage: Stage, model: Obtained) -> None:
         raise CommandError(str(error)) from None
 
 
-def _try(stage: Stage, name: str, progress: Progress) -> TriedModel:
+def _try(stage: Stage, name: str, folder: Path, progress: Progress) -> TriedModel:
     """Load every version as a server would, in quarantine first.
 
     Raises:
@@ -141,43 +144,50 @@ def _try(stage: Stage, name: str, progress: Progress) -> TriedModel:
     service, _, _ = open_local(str(stage.models / name), None)
     try:
         entry = service.entry(name)
-        remarks: list[str] = []
-        faults: list[str] = []
-        task, question, loaded = "", "", 0
+        results = {}
         for version in entry.versions:
-            title = f"trying {name}" + (f" {version}" if len(entry.versions) > 1 else "")
-            with progress.waiting(title):
-                fault, is_mendable, card = _load(service, name, version)
-            if fault:
-                (remarks if is_mendable else faults).append(f"{version}: {fault}")
-            else:
-                loaded += 1
-            if card and (not task or version == entry.default_version):
-                task, question = card
-        if faults and not loaded and not remarks:
-            raise CommandError(f"{name} is not added, since it cannot be served: {faults[0].partition(': ')[2]}")
+            with progress.waiting(f"trying {name}" + (f" {version}" if len(entry.versions) > 1 else "")):
+                results[version] = _load(service, name, version, folder)
+        best = next((result for result in results.values() if not result.fault), None)
+        best = results[entry.default_version] if not results[entry.default_version].fault else best
+        if best is None and not any(result.is_mendable for result in results.values()):
+            fault = results[entry.default_version].fault
+            raise CommandError(f"{name} is not added, since it cannot be served: {fault}")
         size = sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
-        facts = ", ".join(filter(None, (human_bytes(size), " and ".join(entry.versions), task)))
-        return TriedModel(facts, question, [*remarks, *faults])
+        facts = ", ".join(filter(None, (human_bytes(size), *entry.versions, best and best.task)))
+        remarks = [f"{version}: {result.fault}" for version, result in results.items() if result.fault]
+        if best is not None and best.advice:
+            remarks.append(f"{best.advice[:1].upper()}{best.advice[1:]}, or: pocketserve init {shlex.quote(name)}")
+        return TriedModel(facts, best.question if best is not None else "", remarks)
     finally:
         service.close()
 
 
-def _load(service: Service, name: str, version: str) -> tuple[str, bool, tuple[str, str] | None]:
-    """Load one version; return its fault, whether its owner can mend that, and its task with words to ask it."""
+class _Result(NamedTuple):
+    """The result of loading one version."""
+
+    fault: str = ""
+    is_mendable: bool = False  # by a framework or the owner's consent
+    task: str = ""
+    question: str = ""
+    advice: str = ""  # how a model without a task gets one
+
+
+def _load(service: Service, name: str, version: str, folder: Path) -> _Result:
     from pocketserve_wire import ApiError, ErrorCode
 
     entry = service.entry(name)
-    consent = service.trust.known_reason(entry, entry.versions[version])
-    if consent is not None:
-        return f"it holds code, which runs after: pocketserve trust {name}", True, None
+    if service.trust.known_reason(entry, entry.versions[version]) is not None:
+        way = f"pocketserve trust {shlex.quote(str(folder / name))}"
+        return _Result(f"it holds code, which runs after: {way}", is_mendable=True)
     try:
         with service.running(name, version) as (_, handle):
-            return "", False, (handle.model.task.name, _example(handle.model))
+            task = handle.model.task
+            return _Result("", False, task.name, _example(handle.model), getattr(task, "advice", ""))
     except ApiError as error:
         reason = error.message.removeprefix(f"failed to load {name!r} version {version!r}: ")
         reason = reason.partition("; `pocketserve inspect --release")[0]
-        return reason, error.code is ErrorCode.RUNTIME_MISSING, None
+        return _Result(reason, error.code is ErrorCode.RUNTIME_MISSING)
 
 
 def _example(model: LoadedModel) -> str:
@@ -192,12 +202,12 @@ def _example(model: LoadedModel) -> str:
         return "'some words'"
     if file not in ("row.json", "input.json") or not specs:
         return file
-    zeros: Any = 0
-    for size in reversed(specs[0].shape):
-        zeros = [zeros] * max(1, min(size, MAX_ZEROS + 1))
-    text = json.dumps(zeros)
-    if len(specs) == 1 and text.count("0") <= MAX_ZEROS:
-        return shlex.quote(text)
+    sizes = [max(1, size) for size in specs[0].shape]
+    if len(specs) == 1 and math.prod(sizes) <= MAX_ZEROS:
+        zeros: Any = 0
+        for size in reversed(sizes):
+            zeros = [zeros] * size
+        return shlex.quote(json.dumps(zeros))
     shapes = [f"[{', '.join('any' if size < 0 else str(size) for size in spec.shape)}]" for spec in specs]
     tensors = [f"{spec.name} {spec.datatype} {shape}" for spec, shape in zip(specs, shapes, strict=True)]
     return f"{file}  # {', '.join(tensors[:MAX_ZEROS])}"

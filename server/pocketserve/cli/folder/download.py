@@ -74,6 +74,7 @@ def download(
     progress: Progress,
     check: Callable[[Remote], None],
     *,
+    title: str = "",
     headers: Headers = lambda url: {},
     refusal: Callable[[Response], str | None] = lambda response: None,
 ) -> Remote:
@@ -82,6 +83,7 @@ def download(
     Args:
         target: the file to write; its name with ``.json`` behind says what it is a part of.
         check: refuses, before the first byte is written, a name or size by an error.
+        title: of the progress, where the file's name says too little.
         headers: returns what else to send to an address.
         refusal: returns a sentence for an answer that is not the file; None leaves it to this function.
 
@@ -93,7 +95,7 @@ def download(
     while True:
         before = target.stat().st_size if target.exists() else 0
         try:
-            return _fetch(url, target, progress, check, headers, refusal)
+            return _fetch(url, target, progress, check, title, headers, refusal)
         except NotOurServerError:
             raise CommandError(f"{shown_address(url)} cannot be fetched: its headers have no end") from None
         except ServerUnreachableError as error:
@@ -113,6 +115,7 @@ def _fetch(
     target: Path,
     progress: Progress,
     check: Callable[[Remote], None],
+    title: str,
     headers: Headers,
     refusal: Callable[[Response], str | None],
 ) -> Remote:
@@ -140,7 +143,7 @@ def _fetch(
         check(remote)
         note.write_text(json.dumps({"url": url, **remote._asdict()}), encoding="utf-8")
         limit = room(target.parent) if remote.size is None else remote.size
-        title = f"fetching {remote.name}" + (f" ({human_bytes(remote.size)})" if remote.size is not None else "")
+        title = title or f"fetching {remote.name}" + (f" ({human_bytes(remote.size)})" if remote.size else "")
         with target.open("r+b" if begins_at else "wb") as file:
             file.seek(begins_at)
             count = begins_at

@@ -77,7 +77,7 @@ class Hub:
         for path in (target, target.with_name("listing.json")):
             path.unlink(missing_ok=True)
         url = f"{self.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}?blobs=true"
-        self._download(url, target, f"{name} at {revision}", MAX_LISTING_BYTES, progress=Progress())
+        self._download(url, target, f"{name} at {revision}", MAX_LISTING_BYTES, f"looking at {name}")
         try:
             return _parse_listing(name, json.loads(target.read_bytes()))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -91,7 +91,7 @@ class Hub:
             target = self._fetch_by_library(repo, name, stage, title)
         else:
             url = f"{self.endpoint}/{repo.name}/resolve/{repo.commit}/{quote(name)}"
-            self._download(url, target, title, file.size, self._progress)
+            self._download(url, target, title, file.size)
         if not _has_content(target, file):
             target.unlink(missing_ok=True)
             raise CommandError(f"{title} is not what the hub lists: its size or hash differs; nothing was added")
@@ -113,7 +113,7 @@ class Hub:
             raise DownloadCut(f"{title} cannot be fetched: {excerpt(error)}; {again}") from None
         return folder / name
 
-    def _download(self, url: str, target: Path, title: str, maximum: int, progress: Progress) -> None:
+    def _download(self, url: str, target: Path, title: str, maximum: int, progress_title: str = "") -> None:
         def check(remote: Remote) -> None:
             if (remote.size or 0) > maximum:
                 raise CommandError(f"{title} has more bytes than it may have ({maximum:,})")
@@ -121,7 +121,7 @@ class Hub:
         def refusal(response: Response) -> str | None:
             return None if response.status_code in (200, 206) else _refusal(response, title, bool(self._token))
 
-        download(url, target, progress, check, headers=self._headers, refusal=refusal)
+        download(url, target, self._progress, check, title=progress_title, headers=self._headers, refusal=refusal)
 
     def _headers(self, url: str) -> Mapping[str, str]:
         """Return the token for the hub itself; its files often lie elsewhere."""

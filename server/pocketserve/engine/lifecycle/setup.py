@@ -31,11 +31,19 @@ def set_up(
     """Read metadata, labels and tokenizers, and choose the task; raise ModelLoadError if one does not fit."""
     points = _entry_points(session, entry.manifest)
     inputs, outputs = points[None]
-    properties = properties_of(version._replace(path=source.path), session)
-    shapes = inputs.specs, outputs.specs
-    facts = ModelFacts(entry, version, *shapes, properties, max_image_pixels, source.path, source.trusted, source.sides)
+    facts = read_facts(entry, version, session, max_image_pixels, source)
     task = select_task(facts)
     return Setup(points, task, _feedback(entry, inputs, outputs), _first_state(entry, inputs), facts.memory_bytes)
+
+
+def read_facts(
+    entry: ModelEntry, version: VersionEntry, session: Session, max_image_pixels: int, source: ModelSource
+) -> ModelFacts:
+    """Return all that a task may look at; ModelLoadError if the manifest's tensors do not fit."""
+    inputs, outputs = _entry_points(session, entry.manifest)[None]
+    properties = properties_of(version._replace(path=source.path), session)
+    shapes = inputs.specs, outputs.specs
+    return ModelFacts(entry, version, *shapes, properties, max_image_pixels, source.path, source.trusted, source.sides)
 
 
 def _entry_points(session: Session, manifest: Manifest) -> dict[str | None, tuple[Bindings, Bindings]]:

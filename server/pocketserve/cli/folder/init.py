@@ -1,0 +1,286 @@
+"""``pocketserve init``: writes a short ``model.toml`` where a model's files do not say how it is asked."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pocketserve.cli import EXIT_DONE, CommandError
+from pocketserve.cli.folder.models_folder import add_folder_option, choose_folder, discard, staging
+from pocketserve.cli.local import names_path, open_local
+from pocketserve.cli.output import print_text, printable
+from pocketserve.cli.progress import Progress
+from pocketserve.messages import plural
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+    from pocketserve.repository.scan import ModelEntry
+    from pocketserve.tasks.base import Task
+    from pocketserve.tasks.model_facts import ModelFacts
+
+PIXELS = {
+    "0..1": (0, 255),
+    "0..255": (0, 1),
+    "signed": (127.5, 127.5),
+    "imagenet": ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
+}
+"""What pixels from 0 to 255 become for the model: mean and std of ``(pixel - mean) / std``; ``signed`` is -1 to 1."""
+
+ACTIVATIONS = ("none", "sigmoid", "softmax")
+FILE_NAME = "model.toml"
+MAX_LABELS_BYTES = 8 << 20
+USUAL_TASKS = ("image-classification", "object-detection", "text-classification", "audio-classification")
+
+
+class Answers(NamedTuple):
+    """The answers of the user, or of the model's files, to what a manifest says."""
+
+    task: str
+    sign: str  # what shows the task; empty where the user has named it
+    labels: Path | None = None
+    pixels: str = ""  # a key of ``PIXELS``; empty where the files say it
+    activation: str = ""
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command's options."""
+    from pocketserve.task_registry import TASK_NAMES
+
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "init",
+        help="write a model.toml for a model that does not say how it is asked",
+        description="Looks at a model and the files beside it, asks what they do not say, and writes a model.toml with "
+        "which the model was loaded. Nothing is overwritten. A model that needs none gets none.",
+    )
+    parser.add_argument("model", metavar="MODEL|FILE", help="a model of the models folder, or a file or folder")
+    parser.add_argument("--task", choices=TASK_NAMES, metavar="TASK", help="what the model does")
+    parser.add_argument("--labels", type=Path, metavar="FILE", help="the names of its classes, one a line")
+    parser.add_argument("--pixels", choices=PIXELS, help="what the model takes pixels as; signed: -1 to 1")
+    parser.add_argument("--activation", choices=ACTIVATIONS, help="what makes its scores probabilities")
+    add_folder_option(parser)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look, ask, check, write."""
+    by_path = names_path(options.model)
+    models_dir = None if by_path else str(choose_folder(options.models_dir))
+    service, name, _ = open_local(options.model, models_dir)
+    with ExitStack() as stack:
+        stack.callback(service.close)
+        entry = service.entry(name)
+        home = entry.folder if entry.folder.name == name else entry.folder / name
+        if entry.manifest.task is not None or (entry.problem is not None and (home / FILE_NAME).exists()):
+            fault = entry.problem or f"it says task = {json.dumps(entry.manifest.task)} already"
+            raise CommandError(f"{home / FILE_NAME} is left as it is: {fault}; change it with an editor")
+        with Progress().waiting(f"loading {name}"):
+            entry, handle = stack.enter_context(service.running(name, None))
+        text, labels, task = _decide(options, entry, handle.model, service.config.max_image_pixels)
+    if text:
+        _write(entry, home, text, labels)
+        print(printable(f"{home / FILE_NAME}:\n\n{text}", keep="\n"))
+    print_text(printable(_description(name, task, bool(text))))
+    return EXIT_DONE
+
+
+def _decide(
+    options: argparse.Namespace, entry: ModelEntry, model: LoadedModel, max_pixels: int
+) -> tuple[str, bytes | None, Task]:
+    """Return the manifest's text, empty where none is needed, the labels that go beside it, and the task by it."""
+    from pocketserve.engine.lifecycle.setup import read_facts, set_up
+    from pocketserve.repository.manifest import parse_manifest
+    from pocketserve.runtimes.base import ModelLoadError
+
+    wishes = (options.task, options.labels, options.pixels, options.activation)
+    if model.task.name != "tensors" and not any(wishes):
+        return "", None, model.task
+    session = model.sessions[0]
+    facts = read_facts(entry, model.version, session, max_pixels, model.source)
+    answers = _ask(options, facts, model)
+    labels = None if answers.labels is None else _read_labels(answers.labels)
+    text = manifest_text(entry.name, answers)
+    new, old = parse_manifest(tomllib.loads(text)), entry.manifest
+    names = old.labels if labels is None else old.labels or tuple(labels.decode().splitlines())
+    manifest = old._replace(task=new.task, labels=names, sections={**new.sections, **old.sections})
+    try:
+        setup = set_up(entry._replace(manifest=manifest), model.version, session, max_pixels, model.source)
+    except ModelLoadError as error:
+        reason = str(error).removeprefix("model.toml: ")
+        raise CommandError(f"{entry.name} cannot be served as {answers.task}: {reason}") from None
+    return text, labels, setup.task
+
+
+def _ask(options: argparse.Namespace, facts: ModelFacts, model: LoadedModel) -> Answers:
+    """Return what options say, else what files show, else what the user answers on a terminal."""
+    from pocketserve.task_registry import TASK_NAMES, task_named
+    from pocketserve.tasks.advice import suggest_task
+    from pocketserve.tasks.labels import find_labels
+
+    sign, suggestion = suggest_task(facts, getattr(model.task, "labels", ()))
+    suggestion = suggestion or (model.task.name if model.task.name != "tensors" else "")
+    task = options.task or _choose("What does it do", tuple(dict.fromkeys((*USUAL_TASKS, *TASK_NAMES))), suggestion)
+    if not task:
+        raise CommandError(f"nothing shows what {facts.entry.name} does; say it: --task {' or '.join(USUAL_TASKS)}, …")
+    labels, pixels, activation = options.labels, options.pixels or "", options.activation or ""
+    if task.endswith("-classification") and labels is None and not find_labels(facts).names:
+        answer = _input("File with the names of its classes, one a line [none]: ")
+        labels = Path(answer).expanduser() if answer else None
+    if task_named(task).takes_pictures and not pixels and not _pixels_are_known(facts):
+        pixels = _choose("What does it take pixels as", tuple(PIXELS), "0..1")
+    if task.endswith("-classification") and not activation and not _gives_probabilities(model):
+        activation = _choose("Its scores are no probabilities. What makes them so", ACTIVATIONS, "softmax")
+    return Answers(task, sign if task == suggestion else "", labels, pixels, activation)
+
+
+def _choose(question: str, choices: Sequence[str], default: str) -> str:
+    """Return one of several answers, by its name or number; the default where nobody is asked."""
+    if not _can_ask():
+        return default
+    for number, choice in enumerate(choices, 1):
+        print(f"{number:3}  {choice}")
+    while True:
+        answer = _input(f"{question}? [{default or 'a number or name'}] ") or default
+        answer = choices[int(answer) - 1] if answer.isdecimal() and 0 < int(answer) <= len(choices) else answer
+        if answer in choices:
+            return answer
+        if not answer:
+            return ""
+
+
+def _input(question: str) -> str:
+    try:
+        return input(question).strip() if _can_ask() else ""
+    except EOFError:
+        return ""
+
+
+def _can_ask() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _pixels_are_known(facts: ModelFacts) -> bool:
+    """Return whether a file says how pixels become numbers; integers go in as they are."""
+    from pocketserve.tasks.vision.preprocessing import image_options
+
+    return image_options(facts).mean is not None or not facts.sent_inputs[0].datatype.startswith("FP")
+
+
+def _gives_probabilities(model: LoadedModel) -> bool:
+    """Return whether the scores of zeros lie between 0 and 1 and amount to 1; true where that cannot be told."""
+    from pocketserve.tensors import zeros
+
+    inputs, outputs = model.inputs, model.outputs
+    try:
+        arrays = {own: zeros(spec) for spec, own in inputs.by_name.values()}
+        answer = model.sessions[0].run(arrays)
+        scores = answer[outputs.by_name[outputs.specs[0].name][1]].reshape(-1)
+    except Exception:  # a model may refuse zeros in any way
+        return True
+    if len(outputs.specs) != 1 or scores.dtype.kind != "f" or len(scores) < 2 or not all(map(math.isfinite, scores)):
+        return True
+    return bool(scores.min() >= 0 and abs(scores.sum() - 1) < 0.01)
+
+
+def _read_labels(path: Path) -> bytes:
+    from pocketserve_wire.files.plain_file import read_plain
+
+    try:
+        content = read_plain(path, MAX_LABELS_BYTES)
+        content.decode()
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CommandError(f"{path} is no text in UTF-8, with the name of one class a line") from None
+    return content
+
+
+def manifest_text(name: str, answers: Answers) -> str:
+    """Return a short manifest with comments."""
+    sign = answers.sign.rstrip(": ")
+    lines = [f"# {name}, by `pocketserve init`. Every key is optional; docs/models.md has all of them."]
+    lines += [f"# {printable(f'I{sign[1:]}' if sign.startswith('it ') else sign)}."] if sign else []
+    lines += [f"task = {json.dumps(answers.task)}"]
+    if answers.labels is not None:
+        lines += ['labels = "labels.txt"  # one class a line, in the order of the scores']
+    if answers.pixels:
+        mean, std = PIXELS[answers.pixels]
+        lines += ["", f"[image]  # pixels, from 0 to 255, become (pixel - mean) / std: {answers.pixels}"]
+        lines += [f"mean = {json.dumps(mean)}", f"std = {json.dumps(std)}"]
+        lines += ['# resize = "crop"  # or "letterbox", where "stretch" is not how it was trained']
+    if answers.activation not in ("", "none"):
+        lines += ["", "[classification]", f'activation = "{answers.activation}"  # makes the scores probabilities']
+    return "\n".join(lines) + "\n"
+
+
+def _write(entry: ModelEntry, home: Path, text: str, labels: bytes | None) -> None:
+    """Write the manifest beside the model; a bare file moves into a folder of its own, which appears whole."""
+    if home == entry.folder:
+        _write_files(home, text, labels)
+        return
+    from pocketserve.cli.folder.remove import files_of_model
+
+    files = files_of_model(entry, entry.folder)
+    with staging(entry.folder, "init") as stage:
+        folder = stage.models / entry.name
+        for file in files:
+            target = folder / file.relative_to(entry.folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(file, target)
+            except OSError:  # a file system without links
+                shutil.copy2(file, target)
+        _write_files(folder, text, labels)
+        os.rename(folder, home)
+    discard(entry.folder, files)  # the folder counts before files beside it do
+
+
+def _write_files(folder: Path, text: str, labels: bytes | None) -> None:
+    from pocketserve.state.json_store import replace_file
+
+    target = folder / "labels.txt"
+    if labels is not None and (not target.exists() or target.read_bytes() != labels):
+        if target.exists():
+            raise CommandError(f"{target} is there already, with other names; remove one of the two")
+        replace_file(target, labels, 0o644, durable=True)
+    if (folder / FILE_NAME).exists():
+        _complete(folder, text)
+    else:
+        replace_file(folder / FILE_NAME, text.encode(), 0o644, durable=True)
+
+
+def _complete(folder: Path, text: str) -> None:
+    """Add the keys of a text to a manifest that has none of them; keys that it has stay as they are."""
+    import tomlkit
+
+    from pocketserve.repository.manifest_edit import Document, edit_manifest
+    from pocketserve.repository.toml_table import ManifestError
+
+    def change(document: Document) -> None:
+        items = tomlkit.parse(text)
+        for key in [key for key in items if key not in document]:
+            document[key] = items[key] if isinstance(document, tomlkit.TOMLDocument) else items.unwrap()[key]
+
+    try:
+        edit_manifest(folder, change)
+    except ManifestError as error:
+        raise CommandError(str(error)) from None
+
+
+def _description(name: str, task: Task, is_new: bool) -> str:
+    """Return how a model is served, in a sentence or two."""
+    labels: Sequence[str] = getattr(task, "labels", ())
+    names = (
+        f" with {plural(len(labels), 'label')} ({', '.join(labels[:3])}{' …' * (len(labels) > 3)})" if labels else ""
+    )
+    start = f"{name} is served as" if is_new else f"{name} needs no model.toml: its files say that it is for"
+    problem = getattr(task, "problem", "")
+    return f"{start} {task.name}{names}." + (f" But {problem}." if problem else "")

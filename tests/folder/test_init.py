@@ -1,0 +1,183 @@
+"""``pocketserve init``: what files tell, what is asked, and a manifest with which the model answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, ROOT, STATE
+from pocketserve.cli import main
+from pocketserve.cli.folder import init
+
+DIGITS, SHAPES = MODELS / "digits", ROOT / "tests" / "models"
+NAMES = "\n".join("0123456789")
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A models folder with one bare file, too small to be taken for a picture classifier."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    shutil.copy(DIGITS / "digits.tflite", folder / "bare.tflite")
+    return folder
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], folder: Path) -> Run:
+    """Run a command in this process; return its code and what it printed."""
+
+    def command(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return command
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    """A file of ten names."""
+    (tmp_path / "names").write_text(NAMES)
+    return tmp_path / "names"
+
+
+def manifest(folder: Path) -> dict[str, object]:
+    """What a model's manifest says."""
+    return tomllib.loads((folder / "model.toml").read_text())
+
+
+def test_a_bare_file_by_options(run: Run, folder: Path, labels: Path) -> None:
+    """It moves into a folder of its own, with the manifest and the labels; the model then answers with names."""
+    words = ("--task", "image-classification", "--labels", labels, "--pixels", "0..255")
+    code, out, err = run("init", "bare", "--models-dir", folder, *words)
+    assert (code, err) == (0, "")
+    assert sorted(os.listdir(folder)) == ["bare"]
+    assert sorted(os.listdir(folder / "bare")) == ["bare.tflite", "labels.txt", "model.toml"]
+    assert manifest(folder / "bare") == {
+        "task": "image-classification",
+        "labels": "labels.txt",
+        "image": {"mean": 0, "std": 1},
+    }, "its scores are probabilities: no activation"
+    assert "bare is served as image-classification with 10 labels (0, 1, 2 …)." in " ".join(out.split())
+    code, out, _ = run("predict", "--local", folder / "bare", DIGITS / "samples" / "3.png", "--json")
+    assert code == 0 and len(json.loads(out)["predictions"][0]["label"]) == 1
+    before = (folder / "bare" / "model.toml").read_bytes()
+    code, _, err = run("init", folder / "bare")
+    assert code == 1 and 'is left as it is: it says task = "image-classification" already' in err
+    assert (folder / "bare" / "model.toml").read_bytes() == before
+
+
+def test_a_hub_folder(run: Run, folder: Path) -> None:
+    """``config.json`` tells the task and the names, and ``preprocessor_config.json`` the pixels: nothing is asked."""
+    home = folder / "hub"
+    home.mkdir()
+    shutil.copy(DIGITS / "digits.tflite", home)
+    config = {"architectures": ["ViTForImageClassification"], "id2label": dict(enumerate("abcdefghij"))}
+    (home / "config.json").write_text(json.dumps(config))
+    (home / "preprocessor_config.json").write_text('{"image_mean": [0.5], "image_std": [0.5]}')
+    code, out, err = run("init", home)
+    assert (code, err) == (0, "")
+    assert manifest(home) == {"task": "image-classification"}
+    assert "# config.json calls it ViTForImageClassification." in out
+    assert "image-classification with 10 labels (a, b, c …)." in " ".join(out.split())
+
+
+def test_what_needs_no_manifest(run: Run, folder: Path) -> None:
+    """It gets none: the file says itself what it is for."""
+    shutil.copy(SHAPES / "shapes-yolo" / "shapes-yolo.tflite", folder / "shapes.tflite")
+    code, out, err = run("init", folder / "shapes.tflite")
+    assert (code, err) == (0, "")
+    sentence = "shapes needs no model.toml: its files say that it is for object-detection with 4 labels (circle, "
+    assert " ".join(out.split()).startswith(sentence)
+    assert sorted(os.listdir(folder)) == ["bare.tflite", "shapes.tflite"]
+
+
+def test_a_tokenizer_beside_it(run: Run, folder: Path) -> None:
+    """With a vector a token it embeds; with two numbers it finds answers, if their names tell which is which."""
+    for model in ("phrases", "answers"):
+        (folder / model).mkdir()
+        for name in (f"{model}.tflite", "vocab.txt"):
+            shutil.copy(SHAPES / model / name, folder / model)
+    assert run("init", folder / "phrases")[0] == 0
+    assert manifest(folder / "phrases") == {"task": "text-embedding"}
+    sentence = "answers cannot be served as question-answering: task question-answering: name text.start_output"
+    assert sentence in run("init", folder / "answers")[2]
+
+
+def test_a_manifest_without_a_task(run: Run, folder: Path) -> None:
+    """Keys are added; those that it has, and comments, stay."""
+    home = folder / "own"
+    home.mkdir()
+    shutil.copy(DIGITS / "digits.tflite", home)
+    text = '# mine\nlabels = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]  # ten\n\n[image]\nmean = 7\n'
+    (home / "model.toml").write_text(text)
+    code, out, err = run("init", home, "--task", "image-classification", "--pixels", "signed")
+    assert code == 0, err
+    assert manifest(home)["task"] == "image-classification" and manifest(home)["image"] == {"mean": 7}
+    assert (home / "model.toml").read_text().startswith("# mine\nlabels = ") and "# ten" in out + text
+    (home / "model.toml").write_text("task = 7\n")
+    assert "is left as it is: own/model.toml: task must be one of" in run("init", home)[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "nothing shows what bare does; say it: --task image-classification or object-detection"),
+        (["--task", "question-answering"], "bare cannot be served as question-answering: "),
+        (["--task", "image-classification", "--labels", "no-such-file"], "no-such-file cannot be read"),
+    ],
+)
+def test_what_is_refused(run: Run, folder: Path, words: list[str], sentence: str) -> None:
+    """Nothing changes."""
+    code, out, err = run("init", "bare", "--models-dir", folder, *words)
+    assert (code, out) == (1, "") and sentence in err
+    assert os.listdir(folder) == ["bare.tflite"]
+
+
+def test_labels_that_are_there_stay(run: Run, folder: Path, labels: Path) -> None:
+    """A file with other names is not overwritten."""
+    home = folder / "own"
+    home.mkdir()
+    shutil.copy(DIGITS / "digits.tflite", home)
+    (home / "labels.txt").write_text("x\n" * 10)
+    code, _, err = run("init", home, "--task", "image-classification", "--labels", labels)
+    assert code == 1 and "labels.txt is there already, with other names" in err
+    assert (home / "labels.txt").read_text() == "x\n" * 10 and not (home / "model.toml").exists()
+
+
+def test_on_a_terminal(run: Run, folder: Path, labels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question has a default; a number or a name answers it, and nonsense is asked again."""
+    answers = iter(["nonsense", "1", str(labels), "", "softmax"])
+    questions: list[str] = []
+
+    def answer(question: str) -> str:
+        questions.append(question)
+        return next(answers)
+
+    monkeypatch.setattr(init, "_can_ask", lambda: True)
+    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr(init, "_gives_probabilities", lambda model: False)
+    code, _, err = run("init", "bare", "--models-dir", folder)
+    assert code == 0, err
+    assert manifest(folder / "bare")["classification"] == {"activation": "softmax"}
+    assert manifest(folder / "bare")["image"] == {"mean": 0, "std": 255}
+    assert questions[0] == questions[1] == "What does it do? [a number or name] "
+    assert [question.partition(" [")[0] for question in questions[2:]] == [
+        "File with the names of its classes, one a line",
+        "What does it take pixels as?",
+        "Its scores are no probabilities. What makes them so?",
+    ]
