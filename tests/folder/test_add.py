@@ -374,6 +374,12 @@ def test_a_cut_download_of_the_hub(add: Add, folder: Path, hub: StandIn, monkeyp
     assert add("hf:org/numbers")[0] == 0
     ranges = [headers["Range"] for _, path, headers in hub.requests if "Range" in headers and "/blob/" in path]
     assert ranges == ["bytes=1000-", "bytes=1000-"]
+    hub.requests.clear()
+    hub.cuts += [1 << 20, 1 << 20, 0]
+    assert add("hf:org/numbers", "--name", "two")[0] == 1, "the file after the model"
+    assert add("hf:org/numbers", "--name", "two")[0] == 0
+    assert sum("/blob/" in path for _, path, _ in hub.requests) == 1, "the model was fetched once"
+    assert not list(folder.glob(".*"))
 
 
 def test_which_folder(

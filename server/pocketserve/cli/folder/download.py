@@ -36,7 +36,7 @@ Headers = Callable[[str], Mapping[str, str]]
 
 
 class DownloadCut(CommandError):
-    """A download that ended before its time; what came of it is kept."""
+    """A download that ended before its time; what came of it may be gone on with."""
 
 
 class Remote(NamedTuple):
@@ -104,7 +104,7 @@ def download(
             size, cuts = (target.stat().st_size if target.exists() else 0), cuts + 1
             reason = f"{shown_address(url)} cannot be fetched: {innermost_reason(error)}"
             if not size or _read_note(_note_of(target), url) is None:
-                raise CommandError(reason) from None
+                raise DownloadCut(reason) from None
             if size <= before or cuts == MAX_CUTS or getattr(error, "errno", None) in FULL:
                 rest = f"{human_bytes(size)} are kept, and the same command goes on with them"
                 raise DownloadCut(f"{reason}; {rest}") from None

@@ -79,7 +79,9 @@ class Hub:
         url = f"{self.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}?blobs=true"
         self._download(url, target, f"{name} at {revision}", MAX_LISTING_BYTES, f"looking at {name}")
         try:
-            return _parse_listing(name, json.loads(target.read_bytes()))
+            repo = _parse_listing(name, json.loads(target.read_bytes()))
+            target.unlink()
+            return repo
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise CommandError(f"{self.endpoint} does not answer as the hub does; look at HF_ENDPOINT") from None
 
@@ -87,6 +89,8 @@ class Hub:
         """Return a file of a repository, fetched and compared with its hash."""
         target = stage.path / f"file-{hashlib.sha256(f'{repo.commit}/{name}'.encode()).hexdigest()[:16]}"
         title, file = f"{name} of {repo.name}", repo.files[name]
+        if target.is_file() and _has_content(target, file):  # from an earlier command, which another file failed
+            return target
         if self._library is not None:
             target = self._fetch_by_library(repo, name, stage, title)
         else:
@@ -147,11 +151,14 @@ def take_hub(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
     check_room(wish.folder, sum(repo.files[file].size for file in files))
     home = stage.models / name
     try:
-        for file in files:
-            _place(hub.fetch(repo, file, stage), home / _target_of(file, model, repo))
+        paths = {file: hub.fetch(repo, file, stage) for file in files}
     except (DownloadCut, KeyboardInterrupt):
-        stage.keep = True
+        stage.keep_parts()
         raise
+    for file, path in paths.items():
+        target = home / _target_of(file, model, repo)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(path, target)
     provenance = {"source": f"hf:{repo.name}/{model}", "revision": repo.commit}
     if model in repo.files:
         provenance["sha256"] = wish.check_sha256(home / PurePosixPath(model).name, progress)
@@ -233,11 +240,6 @@ def _target_of(file: str, model: str, repo: HubRepo) -> str:
 def _folder_of(model: str) -> str:
     folder = model.rpartition("/")[0]
     return f"{folder}/" if folder else ""
-
-
-def _place(file: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(file, target)
 
 
 def _size_of(repo: HubRepo, model: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PREFIX = ".pocketserve-add-"  # names with a dot in front are no models
 REMOVED = ".pocketserve-removed-"
 KEPT_S = 7 * 86_400  # a download that was cut is gone on with within a week
+LOCK_WAIT_S = 1.0
 SPARE_BYTES = 64 << 20  # left free on the disk
 
 
@@ -165,6 +166,12 @@ class Stage:
         self.models = path / "models"
         self.keep = False
 
+    def keep_parts(self) -> None:
+        """Keep what was fetched, if anything was, for the same command to go on with."""
+        self.keep = any(
+            path.stat().st_size for path in self.path.rglob("*") if path.suffix != ".json" and path.is_file()
+        )
+
     def publish(self, name: str, folder: Path) -> None:
         """Move a model into the models folder, where a running server finds it whole.
 
@@ -193,7 +200,8 @@ def staging(folder: Path, key: str) -> Iterator[Stage]:
     stage.path.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(stage.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if not acquire_lock(descriptor, time.monotonic()):
+        deadline = time.monotonic() + LOCK_WAIT_S
+        if not acquire_lock(descriptor, deadline) and time.monotonic() >= deadline:  # else there are no locks here
             raise CommandError("another command is adding the same; wait for its end")
         remove_tree(stage.models)
         try:

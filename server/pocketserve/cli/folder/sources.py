@@ -96,7 +96,7 @@ def take_address(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
     try:
         remote = download(wish.source, target, progress, check)
     except (DownloadCut, KeyboardInterrupt):
-        stage.keep = True
+        stage.keep_parts()
         raise
     return take_file(target, remote.name, shown_address(wish.source), wish, stage, progress)
 
