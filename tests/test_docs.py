@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import pocketserve_client
 from conftest import MODELS, ROOT, Server, start_server
 from pocketserve.api.routes import ROUTES
 from pocketserve.config import SETTINGS
@@ -124,6 +125,19 @@ def test_every_error_code_is_documented() -> None:
         for code in re.findall(r"`([A-Z_]+)`", codes)
     }
     assert documented == {code.name: (code.status, code.retryable) for code in ErrorCode}
+
+
+def test_the_site_leads_to_every_page() -> None:
+    """Each page of ``docs`` stands in a list of its first page, or among the recipes; classes of the client in one."""
+    first = ROOT / "docs" / "README.md"
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", first.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    listed = [line for tree in trees for line in tree.splitlines() if line and line[0] != ":"]
+    assert len(listed) == len(set(listed))
+    pages = {page.stem for page in first.parent.glob("*.md")} - {"README"}
+    assert {name for name in listed if "/" not in name} == pages
+    reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^\.\. auto(?:class|exception|function):: (\w+)", reference, re.MULTILINE))
+    assert shown == set(pocketserve_client.__all__) - {"__version__"}
 
 
 def test_every_requirement_is_named() -> None:
