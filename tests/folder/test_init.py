@@ -174,6 +174,7 @@ def test_on_a_terminal(run: Run, folder: Path, labels: Path, monkeypatch: pytest
     code, _, err = run("init", "bare", "--models-dir", folder)
     assert code == 0, err
     assert manifest(folder / "bare")["classification"] == {"activation": "softmax"}
+    assert '\nlabels = "labels.txt"' in (folder / "bare" / "model.toml").read_text()
     assert manifest(folder / "bare")["image"] == {"mean": 0, "std": 255}
     assert questions[0] == questions[1] == "What does it do? [a number or name] "
     assert [question.partition(" [")[0] for question in questions[2:]] == [

@@ -82,6 +82,11 @@ def run(options: argparse.Namespace) -> int:
             progress.end()
             print(f"pocketserve: {printable(str(error))}", *error.lines, sep="\n", file=sys.stderr)
             return EXIT_FAILED
+        except KeyboardInterrupt:
+            progress.end()
+            if stage.keep:
+                print("pocketserve: what was fetched is kept, and the same command goes on with it", file=sys.stderr)
+            raise
         finally:
             progress.end()
     print_text(printable(f"{model.name} is in {folder}: {result.facts}."))

@@ -47,6 +47,7 @@ class Answers(NamedTuple):
     task: str
     sign: str  # what shows the task; empty where the user has named it
     labels: Path | None = None
+    is_nameless: bool = False  # whether its classes have no names
     pixels: str = ""  # a key of ``PIXELS``; empty where the files say it
     activation: str = ""
 
@@ -131,14 +132,15 @@ def _ask(options: argparse.Namespace, facts: ModelFacts, model: LoadedModel) -> 
     if not task:
         raise CommandError(f"nothing shows what {facts.entry.name} does; say it: --task {' or '.join(USUAL_TASKS)}, …")
     labels, pixels, activation = options.labels, options.pixels or "", options.activation or ""
-    if task.endswith("-classification") and labels is None and not find_labels(facts).names:
+    is_nameless = task.endswith("-classification") and labels is None and not find_labels(facts).names
+    if is_nameless:
         answer = _input("File with the names of its classes, one a line [none]: ")
         labels = Path(answer).expanduser() if answer else None
     if task_named(task).takes_pictures and not pixels and not _pixels_are_known(facts):
         pixels = _choose("What does it take pixels as", tuple(PIXELS), "0..1")
     if task.endswith("-classification") and not activation and not _gives_probabilities(model):
         activation = _choose("Its scores are no probabilities. What makes them so", ACTIVATIONS, "softmax")
-    return Answers(task, sign if task == suggestion else "", labels, pixels, activation)
+    return Answers(task, sign if task == suggestion else "", labels, is_nameless, pixels, activation)
 
 
 def _choose(question: str, choices: Sequence[str], default: str) -> str:
@@ -211,6 +213,8 @@ def manifest_text(name: str, answers: Answers) -> str:
     lines += [f"task = {json.dumps(answers.task)}"]
     if answers.labels is not None:
         lines += ['labels = "labels.txt"  # one class a line, in the order of the scores']
+    elif answers.is_nameless:
+        lines += ['# labels = "labels.txt"  # the names of its classes, one a line, in the order of the scores']
     if answers.pixels:
         mean, std = PIXELS[answers.pixels]
         lines += ["", f"[image]  # pixels, from 0 to 255, become (pixel - mean) / std: {answers.pixels}"]
