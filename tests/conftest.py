@@ -24,6 +24,7 @@ START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 300.0
 """A model's first request imports its framework, and so did its trial: minutes where the disk is slow and cold."""
 os.environ.setdefault("POCKETSERVE_TFJS_MODULES", str(Path(sys.prefix) / "tfjs"))
+os.environ.pop("COLUMNS", None)  # readline sets it in the processes of pytest-xdist, which have no terminal
 
 pytest_plugins = ("suite",)
 __all__ = ["MODELS", "ROOT", "STATE", "find_assets", "find_hostile"]

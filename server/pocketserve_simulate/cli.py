@@ -9,15 +9,19 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.output import terminal_columns
 from pocketserve.messages import did_you_mean
 
 if TYPE_CHECKING:
     from pocketserve_simulate.phone.device import PhoneModel
 
+DESCRIPTION = """Runs a command as a real process on fewer and slower cores, with a phone's memory, Termux's
+surroundings, and what Android does to it. While `serve` runs, events can be typed in."""
 EXAMPLES = """\
 examples:
   pocketserve simulate -- doctor
@@ -32,8 +36,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "simulate",
         help="run any command as if on a phone",
-        description="Runs a command as a real process on fewer and slower cores, with a phone's memory, Termux's "
-        "surroundings, and what Android does to it. While `serve` runs, events can be typed in.",
+        description=textwrap.fill(DESCRIPTION, min(80, terminal_columns()) - 2),
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -653,7 +653,7 @@ def test_a_model_is_described_alike_from_everywhere(run, connection, how):
     assert described["parameters"]["version"] == "tflite"
     text = run("inspect", model, *options)
     assert re.search(r"^input +image +FP32 +\[any, 8, 8, 1\]$", text, re.MULTILINE)
-    assert re.search(r"^file bytes +107\.2 kB$", text, re.MULTILINE)
+    assert re.search(r"^file size +107\.2 kB$", text, re.MULTILINE)
 
 
 def test_a_version_is_chosen(run, connection):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
-from pocketserve.cli.output import print_facts, print_table, printable
+from pocketserve.cli import main
+from pocketserve.cli.output import plain_output, print_facts, print_table, print_text, printable
 
 ODD = "a\x1b]0;x\x07\n\u2028\x9b1m\ud800é名"
 
@@ -18,3 +22,85 @@ def test_no_name_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> No
     assert all(char.isprintable() for line in lines for char in line)
     assert printable(ODD) == r"a\x1b]0;x\x07\n\u2028\x9b1m\ud800é名"
     assert lines[1].endswith("  1") and lines[2].endswith("  2") and len(lines[1]) == len(lines[2])
+
+
+REASON = "no framework for it is installed: install one"
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (100, ["MODEL  STATE        NOTE", f"digits UNAVAILABLE  {REASON}", "petals READY"]),
+        (
+            45,
+            [
+                "MODEL   STATE        NOTE",
+                "digits  UNAVAILABLE  no framework for it is",
+                " " * 21 + "installed: install one",
+            ],
+        ),
+        (
+            40,
+            [
+                "MODEL   STATE        NOTE",
+                "digits  UNAVAILABLE",
+                "    no framework for it is installed:",
+                "    install one",
+            ],
+        ),
+    ],
+)
+def test_the_last_column_is_broken_where_the_terminal_is_narrow(capsys, monkeypatch, columns, expected) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_table(["MODEL", "STATE", "NOTE"], [["digits", "UNAVAILABLE", REASON], ["petals", "READY", ""]])
+    lines = [" ".join(line.split()) if columns == 100 else line for line in capsys.readouterr().out.splitlines()]
+    expected = [" ".join(line.split()) for line in expected] if columns == 100 else [*expected, "petals  READY"]
+    assert lines == expected
+
+
+def test_facts_are_broken_below_their_values(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    print_facts([("name", "digits"), ("license", "one that needs more than a line")])
+    assert capsys.readouterr().out.splitlines() == [
+        "name     digits",
+        "license  one that needs more",
+        "         than a line",
+    ]
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what it is sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("variable", "has_colour"), [("", True), ("NO_COLOR", False), ("TERM", False)])
+def test_colour_is_for_terminals_that_have_it(monkeypatch, variable, has_colour) -> None:
+    for name, value in {"NO_COLOR": "", "TERM": "xterm", **({variable: "dumb"} if variable else {})}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    with plain_output():
+        print_table(["NAME", "STATE"], [["\x1b[7m", "READY"]])
+        print_text("PROBLEM  here", mark="PROBLEM")
+    text = terminal.getvalue()
+    assert ("\x1b[1mSTATE\x1b[0m" in text and "\x1b[31mPROBLEM\x1b[0m  here" in text) == has_colour
+    assert ("\x1b" in text) == has_colour and r"\x1b[7m" in text  # what others wrote stays text
+
+
+def test_without_a_terminal_there_is_no_colour(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    print_table(["NAME", "STATE"], [["a", "READY"]])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [45, 100])
+def test_usage_names_no_options_and_fits(capsys, monkeypatch, columns) -> None:
+    monkeypatch.setattr("pocketserve.cli.terminal_columns", lambda: columns)
+    monkeypatch.setattr("pocketserve.cli._width", lambda: columns - 2)
+    with pytest.raises(SystemExit):
+        main(["serve", "--prot"])
+    lines = capsys.readouterr().err.splitlines()
+    usage = "usage: pocketserve serve [options] [MODELS_DIR]"
+    assert "\n".join(lines[:-1]) == (usage if columns > 45 else usage.replace(" [o", "\n    [o"))
+    assert lines[-1] == "pocketserve serve: error: unrecognized arguments: --prot"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pocketserve import __version__
-from pocketserve.cli.output import NO_TERMINAL, plain_output, printable, terminal_columns
+from pocketserve.cli.output import NO_TERMINAL, plain_output, print_text, printable, terminal_columns
 from pocketserve.engine.device.signals import tidy_end
 from pocketserve.messages import did_you_mean, near
 
@@ -59,6 +59,7 @@ OTHER_NAMES = {
 """What other tools call a command of ours: Ollama and Docker, mostly."""
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2  # the last one by argparse, too
+BREAK = "\n    "
 WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")  # options that may also stand before the command
 EPILOG = f"{', '.join((*WITH_VALUE, *FLAGS))} may stand before or after a command that has them."
 WAYS_OUT = {
@@ -83,7 +84,10 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with the fault, and with what may have been meant instead of an unknown command."""
         wrong = re.match(r"argument \S+: invalid choice: '(.*?)' ", message)
-        super().error(message + (did_you_mean(wrong[1], COMMANDS) if wrong else ""))
+        message += did_you_mean(wrong[1], COMMANDS) if wrong else ""
+        self.print_usage(sys.stderr)
+        print_text(f"{self.prog}: error: {message}", stream=sys.stderr)
+        self.exit(EXIT_USAGE)
 
 
 @cache
@@ -118,7 +122,8 @@ def _run(options: argparse.Namespace) -> int:
     except Exception as error:
         if options.debug:
             raise
-        print(f"pocketserve: {printable(_sentence(error, getattr(options, 'token_file', None)))}", file=sys.stderr)
+        sentence = printable(_sentence(error, getattr(options, "token_file", None)))
+        print_text(f"pocketserve: {sentence}", mark="pocketserve:", stream=sys.stderr)
         return EXIT_USAGE if type(error).__name__ == "ConfigError" else EXIT_FAILED
 
 
@@ -150,13 +155,23 @@ def command_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         command = module.add_parser(commands)
         command.add_argument("--debug", action="store_true", help="show where an error came from")
         command.set_defaults(run=module.run, parser=command)
+        command.usage = _short_usage(command)
     return parser
+
+
+def _short_usage(parser: argparse.ArgumentParser) -> str:
+    """Return how a command is used without its options, which fill a phone's screen; help lists them below."""
+    formatter = HelpFormatter(parser.prog, width=NO_TERMINAL)
+    formatter.add_usage(None, parser._get_positional_actions(), [], prefix="")
+    words = formatter.format_help().strip().replace(parser.prog, "", 1).replace("%", "%%")
+    is_short = len(f"usage: {parser.prog} [options]{words}") <= _width() + 2
+    return f"{parser.prog}{' ' if is_short else BREAK}[options]{words}"
 
 
 def _near(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
     """Return the options whose names end as the first unknown one's does, or else are nearly its name."""
     option = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
-    names = sorted(set(re.findall(r"--[a-z][a-z-]*", parser.format_usage())))
+    names = sorted(name for name in parser._option_string_actions if name.startswith("--"))
     alike = [name for name in names if option[2:] and name.endswith(option[1:])] or near(option, names)
     return f" (did you mean {' or '.join(alike)}?)" if alike else ""
 

@@ -8,7 +8,6 @@ that turn or hide text, arrive as their escapes.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -24,6 +23,18 @@ NO_TERMINAL: Final = 1 << 20
 
 MAX_TEXT: Final = 120
 """Columns of running text: longer lines are hard to read."""
+
+LEAST_ROOM: Final = 20
+"""Columns in which a broken text can still be read; where there are fewer, it has lines of its own."""
+
+INDENT: Final = "    "
+BOLD, RED, GREEN, YELLOW = "1", "31", "32", "33"
+STYLES: Final = {
+    **dict.fromkeys(("ok", "ready", "loaded", "READY", "yes"), GREEN),
+    **dict.fromkeys(("WARNING", "no"), YELLOW),
+    **dict.fromkeys(("PROBLEM", "unavailable", "UNAVAILABLE", "pocketserve:"), RED),
+}
+"""Words that say how something stands -> how a terminal shows them."""
 
 NUMBER: Final = r"[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?( ?(B|kB|MB|GB|ms|s|%))?"
 """A number with its unit, as tables have them."""
@@ -102,20 +113,25 @@ def confirm(question: str) -> bool | None:
         return False
 
 
-def print_text(text: str, indent: str = "") -> None:
+def print_text(text: str, indent: str = "", *, mark: str = "", stream: TextIO | None = None) -> None:
     """Print lines, broken between words where the terminal is narrower; what follows a break is indented.
 
     What others wrote is to be made printable before: it must not begin lines.
-    """
-    import textwrap  # late, for a start
 
-    wrap = functools.partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
+    Args:
+        mark: how the text begins, painted where it is one of :data:`STYLES`.
+        stream: standard output by default.
+    """
+    stream = sys.stdout if stream is None else stream
     for line in text.splitlines():
-        print(wrap(printable(line), min(MAX_TEXT, terminal_columns()), subsequent_indent=indent))
+        lines = _wrapped(printable(line), "", indent, _columns(stream))
+        _print_painted(_paint(mark, stream) + lines[len(mark) :], stream)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> None:
     """Print columns as wide as their widest cell: numbers to the right, the rest to the left.
+
+    Where the terminal is too narrow for it, the last column is broken between words, or has lines of its own.
 
     Args:
         spare: names of columns that are left out where the terminal is too narrow, in this order.
@@ -124,8 +140,18 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Seq
     for name in spare:
         if sum(len(cells[0]) + 2 for cells in columns) - 2 > terminal_columns():
             columns = [cells for cells in columns if cells[0].strip() != name]
-    for row in zip(*columns, strict=True):
-        print("  ".join(row).rstrip())
+    indent = sum(len(cells[0]) + 2 for cells in columns[:-1])
+    room = terminal_columns() - indent
+    for number, (*cells, last) in enumerate(zip(*columns, strict=True)):
+        style = "" if number else BOLD
+        begin, last = "".join(f"{_paint(cell, sys.stdout, style)}  " for cell in cells), last.rstrip()
+        if len(last) <= room:
+            _print_painted((begin + _paint(last, sys.stdout, style)).rstrip(), sys.stdout)
+        elif room >= LEAST_ROOM:
+            _print_painted(begin + _wrapped(last, " " * indent, " " * indent)[indent:], sys.stdout)
+        else:
+            _print_painted(begin.rstrip(), sys.stdout)
+            print(_wrapped(last.strip(), INDENT, INDENT))
 
 
 def _aligned(cells: Sequence[str]) -> list[str]:
@@ -149,11 +175,51 @@ def print_wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> No
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, one pair a line; empty values are left out."""
-    width = max((len(name) for name, value in facts if value), default=0)
+    """Print names and values, one pair a line, broken between words where need be; empty values are left out."""
+    width = max((len(name) for name, value in facts if value), default=0) + 2
+    indent = " " * width if terminal_columns() - width >= LEAST_ROOM else INDENT
     for name, value in facts:
         if value:
-            print(f"{printable(name).ljust(width)}  {printable(value)}")
+            print(_wrapped(printable(value), printable(name).ljust(width), indent))
+
+
+def _wrapped(text: str, begin: str, indent: str, columns: int | None = None) -> str:
+    """Return a text in as many lines as the terminal needs, ``begin`` before the first and ``indent`` before others."""
+    columns = terminal_columns() if columns is None else columns
+    if len(begin) + len(text) <= columns:
+        return begin + text  # as it is, with all spaces
+    import textwrap  # late, for a start
+
+    return textwrap.fill(
+        text,
+        columns,
+        initial_indent=begin,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _columns(stream: TextIO | None) -> int:
+    """Return the width of running text; an error that no terminal shows stays a line, for programs."""
+    if stream is None or stream is not sys.stderr:
+        return min(MAX_TEXT, terminal_columns())
+    return min(MAX_TEXT, terminal_columns(2)) if stream.isatty() else NO_TERMINAL
+
+
+def _paint(text: str, stream: TextIO | None, style: str = "") -> str:
+    """Return printable text in the style of its word, where the stream is a terminal and NO_COLOR is not set."""
+    style = style or STYLES.get(text.strip(), "")
+    if not style or stream is None or not stream.isatty():
+        return text
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\033[{style}m{text}\033[0m"
+
+
+def _print_painted(line: str, stream: TextIO | None) -> None:
+    """Print a line of printable text and our own styles."""
+    print(line, file=getattr(stream, "unescaped", stream))
 
 
 def human_bytes(size: float) -> str:

@@ -86,7 +86,7 @@ def print_report(result: Mapping[str, Any]) -> None:
     samples = len(data["samples"])
     content = f"{plural(samples, 'sample')}, {data['labelled']} with a label" if samples else "random numbers"
     origin = f", {data['origin']}" if samples else ""
-    print(printable(f"{result['model']}, {result['task']}; {content}{origin}"))
+    print_text(printable(f"{result['model']}, {result['task']}; {content}{origin}"))
     print(printable(f"{device['machine']}, {plural(device['cores'], 'core')}, {device['system']}"), end="\n\n")
     if warning := load_warning(device["load"]):
         print_text(warning)

@@ -63,8 +63,8 @@ def _list_recipes(options: argparse.Namespace) -> int:
     for recipe in recipes().values():
         words = [f"--{name} {value:g}" for name, value in recipe.defaults.items()]
         words += ["--student FILE"] if recipe.takes_student else []
-        rows.append([recipe.name, recipe.summary, " ".join(words)])
-    print_table(["RECIPE", "IT", "OPTIONS"], rows)
+        rows.append([recipe.name, " ".join(words), recipe.summary])
+    print_table(["RECIPE", "OPTIONS", "IT"], rows)
     return EXIT_DONE
 
 

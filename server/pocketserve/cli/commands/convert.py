@@ -168,5 +168,5 @@ def _list_on_device(options: argparse.Namespace) -> int:
         keys = ("from", "to", "quantize", "converter", "state")
         print_json({"on_device": [dict(zip(keys, row, strict=True)) for row in rows]})
     else:
-        print_table(["FROM", "TO", "QUANTIZE", "CONVERTER", ""], rows)
+        print_table(["FROM", "TO", "QUANTIZE", "CONVERTER", ""], rows, spare=("CONVERTER",))
     return EXIT_DONE

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli.output import print_table
+from pocketserve.cli.output import print_table, print_text
 from pocketserve.cli.own_server import own_server
 from pocketserve.config import embedded_models_dir
 
@@ -35,12 +35,12 @@ def run(options: argparse.Namespace) -> int:
             with Client(address, token_file=server.token_file) as client:
                 print(f"over {transport}, at {address}:")
                 rows, right[transport] = _ask_digits(client, samples)
-                print_table(["PICTURE", "ANSWER", "SCORE", "MODEL ms", "WHOLE CALL ms"], rows)
+                print_table(["PICTURE", "ANSWER", "SCORE", "MODEL ms", "WHOLE CALL ms"], rows, spare=("MODEL ms",))
                 flower = client.predict("petals", [5.1, 3.5, 1.4])["predictions"][0]
                 text = f"{flower['value']:.2f} {flower['unit']}"
-                print(f"petals: sepal 5.1 x 3.5 cm, petal length 1.4 cm -> petal width {text}\n")
+                print_text(f"petals: sepal 5.1 x 3.5 cm, petal length 1.4 cm -> petal width {text}\n\n")
     for transport, count in right.items():
-        print(f"{count} of {len(samples)} digits read correctly over {transport}")
+        print_text(f"{count} of {len(samples)} digits read correctly over {transport}")
     return 0 if samples and set(right.values()) == {len(samples)} else 1
 
 

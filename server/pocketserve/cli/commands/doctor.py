@@ -54,6 +54,7 @@ def _print(findings: Sequence[Finding]) -> None:
     widest = max((len(finding.subject) for finding in findings), default=0) + 11
     indent = " " * (widest if terminal_columns() >= WIDE else 2)
     for finding in findings:
-        print_text(f"{marks[finding.level]:9}{finding.subject}".ljust(widest) + printable(finding.sentence), indent)
+        mark = marks[finding.level]
+        print_text(f"{mark:9}{finding.subject}".ljust(widest) + printable(finding.sentence), indent, mark=mark)
         if finding.fix:
             print_text(f"{indent}-> {printable(finding.fix)}", f"{indent}   ")

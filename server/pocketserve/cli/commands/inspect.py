@@ -12,6 +12,8 @@ from pocketserve.cli.local import names_path, open_local
 from pocketserve.cli.output import human_bytes, print_facts, print_json, print_table, printable
 from pocketserve.cli.progress import Progress
 
+SIZES = {"file_bytes": "file size", "memory_bytes": "memory"}
+
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options."""
@@ -69,9 +71,7 @@ def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
 
 def _print_description(description: dict[str, Any]) -> None:
     facts = dict(description.get("parameters", {}))
-    for key in ("file_bytes", "memory_bytes"):
-        if key in facts:
-            facts[key] = human_bytes(facts[key])
+    facts = {SIZES.get(key, key): human_bytes(value) if key in SIZES else value for key, value in facts.items()}
     rows = [("name", description["name"]), ("versions", ", ".join(description["versions"]))]
     rows.append(("platform", description["platform"]))
     print_facts(rows + [(key.replace("_", " "), str(value)) for key, value in facts.items()])

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
+from pocketserve.cli.progress import Progress
 from pocketserve.messages import plural
 
 
@@ -22,7 +23,8 @@ def run(options: argparse.Namespace) -> int:
     """Load the models that are named, or have the folder read."""
     with open_client(options) as client, reading_answers():
         for model in options.model:
-            client.load(model)
+            with Progress().waiting(f"loading {model}"):
+                client.load(model)
             print(f"{model} is loaded anew.")
         if not options.model:
             models = {entry["name"] for entry in client.index()}

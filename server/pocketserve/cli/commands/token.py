@@ -13,7 +13,7 @@ from typing import Any, Final
 from pocketserve.auth.app_tokens import MAX_SECONDS, AppToken, add_token, path_of, read_tokens, revoke_token
 from pocketserve.auth.guard import ensure_token
 from pocketserve.cli import CommandError
-from pocketserve.cli.output import print_json, print_table, terminal_columns
+from pocketserve.cli.output import print_json, print_table, print_text, terminal_columns
 from pocketserve.config import Config, load_config
 
 UNITS: Final = {"m": 60, "h": 3600, "d": 86_400}
@@ -88,7 +88,7 @@ def _apps(options: argparse.Namespace, path: Path) -> int:
         rows = [[token.name, _time(token.created), _time(token.expires), _state(token, now)] for token in tokens]
         print_table(["NAME", "MADE", "EXPIRES", "STATE"], rows)
     else:
-        print("There are no tokens of apps. Make one: pocketserve token --new NAME --expires 30d")
+        print_text("There are no tokens of apps. Make one: pocketserve token --new NAME --expires 30d")
     return 0
 
 

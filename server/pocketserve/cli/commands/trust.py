@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.local import is_model_path, open_local
-from pocketserve.cli.output import confirm, print_json, print_table, printable
+from pocketserve.cli.output import confirm, print_json, print_table, print_text, printable
 from pocketserve.config import STATE_VARIABLE, load_config
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _list(store: TrustStore, options: argparse.Namespace) -> int:
     if options.json:
         print_json([{"key": key, **consent._asdict()} for key, consent in consents.items()])
     elif not consents:
-        print("No code is trusted but that of the embedded models.")
+        print_text("No code is trusted but that of the embedded models.")
     else:
         rows = []
         for key, consent in consents.items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import CommandError
 from pocketserve.cli.output import print_facts, print_json, print_table, print_text, printable
+from pocketserve.cli.progress import Progress
 
 if TYPE_CHECKING:
     from pocketserve.cli.running.supervisors import Supervisor
@@ -89,7 +90,8 @@ def _remove(installed: list[Supervisor]) -> int:
     if not installed:
         raise CommandError("no service that this command wrote is here")
     for supervisor in installed:
-        supervisor.end()
+        with Progress().waiting("requests under way may finish"):
+            supervisor.end()
         for path in _own_files(supervisor):
             path.unlink()
             print(f"removed {printable(brief(path))}")
