@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.log_output import LogHandler
 from pocketserve.cli.output import terminal_columns
 from pocketserve.messages import did_you_mean
 
@@ -102,7 +105,7 @@ def _run_command(options: argparse.Namespace, command: list[str]) -> int:
     from pocketserve_simulate.phone.phone import Phone
 
     model, events = _model(options), parse_events(options.events)
-    serves, typed = command[0] == "serve", _standard_input()
+    serves, typed, say = command[0] == "serve", _standard_input(), _speaker()
     temporary: contextlib.AbstractContextManager[str] = (
         tempfile.TemporaryDirectory(prefix="pocketserve-phone-", ignore_cleanup_errors=True)
         if options.folder is None
@@ -110,19 +113,27 @@ def _run_command(options: argparse.Namespace, command: list[str]) -> int:
     )
     stdin = subprocess.DEVNULL if serves or typed is None else typed
     with temporary as folder, Phone(model, Path(folder), stdin=stdin) as phone:
-        _say(phone.summary())
+        say(phone.summary())
         if settings := desktop_settings(os.environ):
-            _say(f"the phone has its own settings: {', '.join(settings)} stay on the desktop; give options instead")
+            say(f"the phone has its own settings: {', '.join(settings)} stay on the desktop; give options instead")
         if serves:
             token = phone.image.home / ".local/state/pocketserve/token"
-            _say(f"in another terminal: export POCKETSERVE_TOKEN_FILE={token}")
-            _say("type an event, such as: freeze 5   (help lists them)")
-        return Control(phone, events, typed if serves else None, _say).run(command)
+            say(f"in another terminal: export POCKETSERVE_TOKEN_FILE={token}")
+            say("type an event, such as: freeze 5   (help lists them)")
+        return Control(phone, events, typed if serves else None, say).run(command)
 
 
-def _say(text: str) -> None:
-    """Print text beside the command's own output."""
-    print(text if "\n" in text else f"phone: {text}", file=sys.stderr, flush=True)
+def _speaker() -> Callable[[str], None]:
+    """Return what prints text beside the command's own output; a reader that is slow delays no event for it."""
+    if sys.stderr is None:
+        return lambda text: None
+    handler = LogHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+
+    def say(text: str) -> None:
+        handler.handle(logging.makeLogRecord({"msg": text if "\n" in text else f"phone: {text}"}))
+
+    return say
 
 
 def _standard_input() -> int | None:

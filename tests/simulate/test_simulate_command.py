@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -96,6 +97,22 @@ def test_the_doctor_on_a_phone():
     assert "Android will end the server" in findings["memory"]
     assert "budget, changed: 2 fast and 6 slow cores" in done.stderr and "200 MB" in done.stderr
     assert simulate("--", "predict").returncode == 2
+
+
+def test_a_reader_that_does_not_read_holds_up_no_event() -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writer, b" " * 4096)
+    done = subprocess.run(
+        [*SIMULATE, "--", "token", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0 and b"usage: pocketserve token" in done.stdout
+    os.close(reader)
+    os.close(writer)
 
 
 def test_typed_events(run):

@@ -24,7 +24,11 @@ class LogHandler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self._left_out, self._is_cut = 0, False
         self._room = select.poll()
-        self._room.register(stream.fileno(), select.POLLOUT)
+        try:
+            self._room.register(stream.fileno(), select.POLLOUT)
+            self._may_wait = True
+        except OSError:  # no file: a text in memory, which always has room
+            self._may_wait = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record's line, after the number of those that are missing before it."""
@@ -35,7 +39,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
                 gap.args = (self._left_out,)
                 text = "\n" * self._is_cut + f"{self.format(gap)}\n{text}"
             for start in range(0, len(text), CHUNK):
-                if not self._room.poll(0):
+                if self._may_wait and not self._room.poll(0):
                     self._left_out, self._is_cut = self._left_out + 1, self._is_cut or start > 0
                     return
                 self.stream.write(text[start : start + CHUNK])
