@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,13 +28,16 @@ def project() -> dict[str, Any]:
 
 def container_settings() -> dict[str, str]:
     """The variables that the image sets."""
-    (line,) = re.findall(r"^ENV (.*)$", CONTAINER, re.MULTILINE)
-    return dict(word.split("=") for word in line.split())
+    (words,) = re.findall(r"^ENV ((?:.*\\\n)*.*)$", CONTAINER, re.MULTILINE)
+    return dict(word.split("=") for word in words.replace("\\", "").split())
 
 
 def test_the_image_has_what_it_needs_and_no_root() -> None:
     """Settings and extras exist, the sources of a build are let in, and the user is a number that is not 0."""
     assert {name.removeprefix("POCKETSERVE_").lower() for name in container_settings()} <= set(SETTINGS)
+    volumes = json.loads(re.findall(r"^VOLUME (.*)$", CONTAINER, re.MULTILINE)[0])
+    for name in ("MODELS_DIR", "STATE_DIR", "TOKEN_FILE"):  # what must outlive a container lies in a volume
+        assert any(Path(container_settings()[f"POCKETSERVE_{name}"]).is_relative_to(volume) for volume in volumes)
     (extras,) = re.findall(r"\[([a-z,]+)\]\"", CONTAINER)
     assert set(extras.split(",")) <= set(project()["optional-dependencies"])
     (user,) = re.findall(r"^USER (.*)$", CONTAINER, re.MULTILINE)
