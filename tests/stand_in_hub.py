@@ -155,7 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             fields["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        for name, value in {"Content-Length": str(len(content) - start), **fields}.items():
+        fields = {"Content-Length": str(len(content) - start), **fields}
+        self.close_connection = not fields["Content-Length"]
+        for name, value in fields.items():
             if value:
                 self.send_header(name, value)
         self.end_headers()

@@ -19,6 +19,7 @@ import pytest
 from conftest import MODELS
 from pocketserve.cli import main
 from pocketserve.cli.folder import download, models_folder
+from pocketserve.cli.folder import hub as hub_module
 from stand_in_hub import COMMIT, StandIn, stand_in
 
 DIGITS = (MODELS / "digits" / "digits.tflite").read_bytes()
@@ -75,7 +76,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
             "LICENSE": b"\n MIT  License\n",
             "README.md": b"# numbers",
         }
-        server.plain["/files/digits.tflite"] = DIGITS
+        server.plain["/files/of/digits.tflite"] = DIGITS
         yield server
 
 
@@ -120,6 +121,7 @@ def test_a_file(add: Add, folder: Path) -> None:
     ("words", "sentence"),
     [
         (["no-such-file"], "'no-such-file' is no file or folder, no https:// address and no hf:ORG/REPO"),
+        (["org/repo"], "no hf:ORG/REPO; did you mean hf:org/repo?"),
         (["FILE", "--name", "a b"], "a model cannot be called 'a b'"),
         (["FILE", "--name", "../b"], "a model cannot be called '../b'"),
         (["FILE", "--sha256", "0" * 64], f"its SHA-256 is {SHA256}, and not {'0' * 64}; nothing was added"),
@@ -231,10 +233,12 @@ def test_hostile_archives(add: Add, folder: Path, tmp_path: Path, monkeypatch: p
 
 def test_an_address(add: Add, folder: Path, hub: StandIn) -> None:
     """What is noted has no password and no query; the name is the header's, without folders."""
-    hub.headers["/files/digits.tflite"] = {"Content-Disposition": 'attachment; filename="../../etc/numbers.tflite"'}
-    code, _, err = add(f"{hub.url.replace('//', '//me:secret@')}/files/digits.tflite?key=secret", "--sha256", SHA256)
+    hub.headers["/files/of/digits.tflite"] = {"Content-Disposition": 'attachment; filename="../../etc/numbers.tflite"'}
+    code, _, err = add(f"{hub.url.replace('//', '//me:secret@')}/files/of/digits.tflite?key=secret", "--sha256", SHA256)
     assert code == 0, err
-    assert manifest(folder, "numbers")["versions"]["tflite"]["provenance"]["source"] == f"{hub.url}/files/digits.tflite"
+    assert (
+        manifest(folder, "numbers")["versions"]["tflite"]["provenance"]["source"] == f"{hub.url}/files/of/digits.tflite"
+    )
     assert contents(folder) == ["numbers/model.toml", "numbers/numbers.tflite"]
     assert "fetching numbers.tflite" in err
 
@@ -242,9 +246,9 @@ def test_an_address(add: Add, folder: Path, hub: StandIn) -> None:
 def test_a_cut_connection_goes_on(add: Add, folder: Path, hub: StandIn) -> None:
     """Where it was cut, several times, by the strong tag of what was there."""
     hub.cuts += [1000, 500, 0]
-    assert add(f"{hub.url}/files/digits.tflite")[0] == 1, "the third answer was empty"
+    assert add(f"{hub.url}/files/of/digits.tflite")[0] == 1, "the third answer was empty"
     hub.cuts += [700]
-    code, _, err = add(f"{hub.url}/files/digits.tflite")
+    code, _, err = add(f"{hub.url}/files/of/digits.tflite")
     assert code == 0, err
     assert (folder / "digits" / "digits.tflite").read_bytes() == DIGITS
     ranges = [headers.get("Range") for _, _, headers in hub.requests]
@@ -256,12 +260,12 @@ def test_a_cut_connection_goes_on(add: Add, folder: Path, hub: StandIn) -> None:
 def test_what_was_cut_is_said_and_hidden(add: Add, folder: Path, hub: StandIn) -> None:
     """A server sees no model in it; a file that changed meanwhile is fetched anew."""
     hub.cuts += [1000, 0]
-    code, _, err = add(f"{hub.url}/files/digits.tflite")
+    code, _, err = add(f"{hub.url}/files/of/digits.tflite")
     assert code == 1
     assert "1.0 kB are kept, and the same command goes on with them" in err
     assert [path.name[0] for path in folder.iterdir()] == ["."]
-    hub.plain["/files/digits.tflite"] = other = (MODELS / "digits" / "digits.int8.tflite").read_bytes()
-    assert add(f"{hub.url}/files/digits.tflite")[0] == 0
+    hub.plain["/files/of/digits.tflite"] = other = (MODELS / "digits" / "digits.int8.tflite").read_bytes()
+    assert add(f"{hub.url}/files/of/digits.tflite")[0] == 0
     assert (folder / "digits" / "digits.tflite").read_bytes() == other
 
 
@@ -271,7 +275,7 @@ def test_a_server_that_stalls(add: Add, folder: Path, hub: StandIn, monkeypatch:
     monkeypatch.setattr(download, "PIECE_BYTES", 500)
     hub.cuts += [1000, 0]
     hub.stall = threading.Event()
-    code, _, err = add(f"{hub.url}/files/digits.tflite")
+    code, _, err = add(f"{hub.url}/files/of/digits.tflite")
     hub.stall.set()
     assert code == 1 and "the same command goes on with them" in err
 
@@ -287,15 +291,29 @@ def test_a_server_that_stalls(add: Add, folder: Path, hub: StandIn, monkeypatch:
 def test_what_a_server_says_is_bounded(
     add: Add, folder: Path, hub: StandIn, headers: dict[str, str], sentence: str
 ) -> None:
-    hub.headers["/files/digits.tflite"] = headers
-    code, _, err = add(f"{hub.url}/files/digits.tflite")
+    hub.headers["/files/of/digits.tflite"] = headers
+    code, _, err = add(f"{hub.url}/files/of/digits.tflite")
     assert code == 1 and sentence in err
     assert contents(folder) == []
 
 
+def test_a_file_of_unknown_size(add: Add, folder: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have as much as there is room for, and the hub's list less."""
+    hub.headers["/files/of/digits.tflite"] = hub.headers["/api/models/org/numbers/revision/main"] = {
+        "Content-Length": ""
+    }
+    assert add(f"{hub.url}/files/of/digits.tflite")[0] == 0
+    assert add("hf:org/numbers")[0] == 0
+    monkeypatch.setattr(hub_module, "MAX_LISTING_BYTES", 100)
+    assert "main has more than 100 B; nothing of it is kept" in add("hf:org/numbers", "--name", "two")[2]
+    monkeypatch.setattr(download, "room", lambda path: 1000)
+    assert "digits.tflite has more than 1.0 kB" in add(f"{hub.url}/files/of/digits.tflite", "--name", "two")[2]
+    assert not list(folder.glob(".*"))
+
+
 def test_redirects_are_bounded(add: Add, folder: Path, hub: StandIn) -> None:
     """In number, and in where they lead: to HTTPS or this device."""
-    hub.redirects |= {"/old": "/files/digits.tflite", "/loop": "/loop", "/out": "http://example.com/a.tflite"}
+    hub.redirects |= {"/old": "/files/of/digits.tflite", "/loop": "/loop", "/out": "http://example.com/a.tflite"}
     assert add(f"{hub.url}/old", "--name", "numbers")[0] == 0
     assert "more than 5 addresses lead to others" in add(f"{hub.url}/loop")[2]
     assert "http://example.com/a.tflite is no address with https://" in add(f"{hub.url}/out")[2]
@@ -318,6 +336,10 @@ def test_a_model_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> 
     assert all(COMMIT in path for path in hub.paths() if "resolve" in path)
     assert "pocketserve predict numbers input.json" in out
     assert add("hf:org/numbers/onnx/digits.tflite@refs/pr/1", "--name", "other")[0] == 0
+    page = f"{hub.url}/org/numbers/blob/main/onnx/digits.tflite?download=true"
+    assert add(page, "--name", "pasted")[0] == 0, "as a browser shows it"
+    assert manifest(folder, "pasted")["versions"]["tflite"]["provenance"]["source"] == provenance["source"]
+    assert add(f"{hub.url}/org/numbers", "--name", "page")[0] == 0
 
 
 def test_the_token_is_for_the_hub_alone(add: Add, hub: StandIn, road: str, monkeypatch: pytest.MonkeyPatch) -> None:

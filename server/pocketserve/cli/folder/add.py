@@ -67,11 +67,12 @@ def run(options: argparse.Namespace) -> int:
     from pocketserve.cli.folder.sources import SeveralModels, Wish, hash_key
 
     folder = choose_folder(options.models_dir, make=True)
-    wish = Wish(options.source, folder, options.name, options.sha256)
+    source, obtain = _road_to(options.source)
+    wish = Wish(source, folder, options.name, options.sha256)
     if wish.name is not None:
         check_new_name(folder, wish.name)
-    obtain, progress = _road_of(options.source), Progress(lines=True)
-    with staging(folder, hash_key(options.source)) as stage:
+    progress = Progress(lines=True)
+    with staging(folder, hash_key(source)) as stage:
         try:
             model = obtain(wish, stage, progress)
             progress.end()
@@ -99,14 +100,17 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _road_of(source: str) -> Callable[[Wish, Stage, Progress], Obtained]:
-    if source.startswith("hf:"):
-        from pocketserve.cli.folder.hub import take_hub
-
-        return take_hub
+def _road_to(source: str) -> tuple[str, Callable[[Wish, Stage, Progress], Obtained]]:
+    """Return what a source is called, and what obtains it; a page of the hub is a source of the hub."""
     from pocketserve.cli.folder.sources import take_address, take_path
 
-    return take_address if re.match(r"[a-z][a-z0-9+.-]*://", source, re.IGNORECASE) else take_path
+    is_address = re.match(r"[a-z][a-z0-9+.-]*://", source, re.IGNORECASE) is not None
+    if not is_address and not source.startswith("hf:"):
+        return source, take_path
+    from pocketserve.cli.folder.hub import source_of_page, take_hub  # late: files need no network
+
+    page = source_of_page(source) if is_address else source
+    return (source, take_address) if page is None else (page, take_hub)
 
 
 def _sha256(text: str) -> str:

@@ -74,6 +74,7 @@ def download(
     progress: Progress,
     check: Callable[[Remote], None],
     *,
+    max_bytes: int | None = None,
     title: str = "",
     headers: Headers = lambda url: {},
     refusal: Callable[[Response], str | None] = lambda response: None,
@@ -83,6 +84,7 @@ def download(
     Args:
         target: the file to write; its name with ``.json`` behind says what it is a part of.
         check: refuses, before the first byte is written, a name or size by an error.
+        max_bytes: what it may have; None leaves it to the room on the disk.
         title: of the progress, where the file's name says too little.
         headers: returns what else to send to an address.
         refusal: returns a sentence for an answer that is not the file; None leaves it to this function.
@@ -95,7 +97,7 @@ def download(
     while True:
         before = target.stat().st_size if target.exists() else 0
         try:
-            return _fetch(url, target, progress, check, title, headers, refusal)
+            return _fetch(url, target, progress, check, max_bytes, title, headers, refusal)
         except NotOurServerError:
             raise CommandError(f"{shown_address(url)} cannot be fetched: its headers have no end") from None
         except ServerUnreachableError as error:
@@ -115,6 +117,7 @@ def _fetch(
     target: Path,
     progress: Progress,
     check: Callable[[Remote], None],
+    max_bytes: int | None,
     title: str,
     headers: Headers,
     refusal: Callable[[Response], str | None],
@@ -142,7 +145,7 @@ def _fetch(
             raise CommandError(f"{shown_address(url)} cannot be fetched: it answers {response.status_code}")
         check(remote)
         note.write_text(json.dumps({"url": url, **remote._asdict()}), encoding="utf-8")
-        limit = room(target.parent) if remote.size is None else remote.size
+        limit = remote.size if remote.size is not None else room(target.parent) if max_bytes is None else max_bytes
         title = title or f"fetching {remote.name}" + (f" ({human_bytes(remote.size)})" if remote.size else "")
         with target.open("r+b" if begins_at else "wb") as file:
             file.seek(begins_at)
@@ -152,7 +155,7 @@ def _fetch(
                 exchange.begin(PIECE_S, PIECE_BYTES)
                 count += len(piece)
                 if count > limit:
-                    raise CommandError(f"{remote.name} has more bytes than the disk has room for; nothing is kept")
+                    raise CommandError(f"{remote.name} has more than {human_bytes(limit)}; nothing of it is kept")
                 file.write(piece)
                 progress.show(title, count / max(1, limit))
     if remote.size is not None and count < remote.size:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pocketserve.cli import CommandError
 from pocketserve.cli.folder.download import DownloadCut, Remote, check_address, download
@@ -33,6 +33,11 @@ MAX_LISTING_BYTES, MAX_FILES, MAX_SIDE_BYTES = 64 << 20, 100_000, 64 << 20
 MAX_OFFERED = 20  # files that are listed for a choice
 LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 _SOURCE = re.compile(r"hf:(?P<repo>\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:/(?P<path>[^@]+))?(?:@(?P<revision>[^@]{1,200}))?")
+
+_PAGE = re.compile(
+    r"/(?!(?:api|datasets|docs|spaces)/)(?P<repo>\w[\w.-]*/\w[\w.-]*)"
+    r"(?:/(?:blob|resolve|tree)/(?P<revision>[^/@]+)(?:/(?P<path>[^@]+))?)?/?"
+)
 
 
 class HubFile(NamedTuple):
@@ -60,7 +65,7 @@ class Hub:
     """
 
     def __init__(self, progress: Progress) -> None:
-        self.endpoint = os.environ.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
+        self.endpoint = _endpoint()
         check_address(self.endpoint)
         self._progress = progress
         try:
@@ -120,12 +125,18 @@ class Hub:
     def _download(self, url: str, target: Path, title: str, maximum: int, progress_title: str = "") -> None:
         def check(remote: Remote) -> None:
             if (remote.size or 0) > maximum:
-                raise CommandError(f"{title} has more bytes than it may have ({maximum:,})")
+                raise CommandError(f"{title} has more than {human_bytes(maximum)}")
 
         def refusal(response: Response) -> str | None:
             return None if response.status_code in (200, 206) else _refusal(response, title, bool(self._token))
 
-        download(url, target, self._progress, check, title=progress_title, headers=self._headers, refusal=refusal)
+        download(
+            *(url, target, self._progress, check),
+            max_bytes=maximum,
+            title=progress_title,
+            headers=self._headers,
+            refusal=refusal,
+        )
 
     def _headers(self, url: str) -> Mapping[str, str]:
         """Return the token for the hub itself; its files often lie elsewhere."""
@@ -165,6 +176,20 @@ def take_hub(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
     elif wish.sha256 is not None:
         raise CommandError("--sha256 is that of a file, and this model is a folder")
     return Obtained(name, provenance, repo.license or find_license(home))
+
+
+def source_of_page(url: str) -> str | None:
+    """Return the source that a page of the hub stands for, which browsers show; None for other addresses."""
+    parts = urlsplit(url)
+    page = _PAGE.fullmatch(unquote(f"{parts.scheme}://{parts.netloc}{parts.path}".removeprefix(_endpoint())))
+    if page is None:
+        return None
+    path = f"/{page['path']}" if page["path"] else ""
+    return f"{SCHEME}{page['repo']}{path}" + (f"@{page['revision']}" if page["revision"] else "")
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
 
 
 def choose_file(repo: HubRepo, path: str) -> str:

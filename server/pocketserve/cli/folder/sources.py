@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,7 +75,8 @@ def take_path(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
         _copy_folder(path, stage.models / name, progress)
         return Obtained(name, {"source": path.resolve().name}, find_license(stage.models / name))
     if not path.is_file():
-        raise CommandError(f"{wish.source!r} is no file or folder, no https:// address and no hf:ORG/REPO")
+        hint = f"; did you mean hf:{wish.source}?" if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", wish.source) else ""
+        raise CommandError(f"{wish.source!r} is no file or folder, no https:// address and no hf:ORG/REPO{hint}")
     check_room(wish.folder, path.stat().st_size)
     return take_file(path, path.name, path.name, wish, stage, progress, keep=True)
 
