@@ -209,7 +209,8 @@ class Client:
             data: a picture, sound or ``.npy`` file, as its bytes, its ``Path`` or opened in binary mode; a Pillow
                 image; a NumPy array, which is sent as such a file: the input tensor's values in their own shape (a
                 leading batch dimension of 1 may be missing), or uint8 of shape [height, width, 3] in RGB for a model
-                that takes pictures; or a JSON-like value (numbers, features). A ``str`` is a text.
+                that takes pictures; a pandas DataFrame or Series, whose columns are the features; or a JSON-like
+                value: numbers, a dict of features by name, or a list of either. A ``str`` is a text.
             top_k: entries of the answer at most.
             threshold: lowest score that is answered.
             annotate: ``png`` asks for the picture with the answer drawn on it instead of the answer, ``both`` for the

@@ -36,6 +36,8 @@ def raw_body(data: RawInput) -> bytes | memoryview:
         return memoryview(data).cast("B")
     if callable(getattr(data, "getexif", None)):
         return _png(data)
+    if callable(getattr(data, "to_dict", None)):
+        data = _rows(data)
     try:
         return strict_json.dumps(data)
     except TypeError:
@@ -60,6 +62,14 @@ def _png(image: Any) -> memoryview:
     return file.getbuffer()
 
 
+def _rows(table: Any) -> Any:
+    """Return the rows of a pandas DataFrame, or the one of a Series: by name, where the columns have names."""
+    names = table.columns if hasattr(table, "columns") else table.index
+    if not all(isinstance(name, str) for name in names):
+        return table.to_numpy().tolist()
+    return table.to_dict(orient="records") if hasattr(table, "columns") else table.to_dict()
+
+
 def _npy(array: Array) -> memoryview:
     """Return the array as a ``.npy`` file, with this machine's byte order."""
     if array.dtype.kind not in "biuf":
@@ -82,6 +92,6 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     raise TypeError(
-        "predict() takes bytes, a Path, a file, an array, a Pillow image, or JSON-like values, and this is a "
-        f"{type(value).__name__}; tensors by name go to infer()"
+        "predict() takes bytes, a Path, a file, an array, a Pillow image, a pandas table, or JSON-like values; this "
+        f"is a {type(value).__name__}; tensors by name go to infer()"
     )

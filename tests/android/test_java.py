@@ -23,6 +23,7 @@ from pocketserve.api.routes import ROUTES
 from pocketserve.config import SETTINGS
 from pocketserve_wire import ErrorCode
 from pocketserve_wire.protocol_errors import ConnectionFault
+from sequence_models import FEEDBACK, running_sum
 
 from .conftest import load_script
 
@@ -65,7 +66,12 @@ def built(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Built:
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
     """A server of its own, because the tests unload models, and the properties that lead Java there."""
     folder = tmp_path_factory.mktemp("server")
-    running = start_server(folder, MODELS, *(["--socket-port", "0"] if SOCKET else []))
+    models = folder / "models"
+    shutil.copytree(MODELS, models)
+    (models / "sum").mkdir()
+    running_sum(models / "sum/sum.onnx", 2)
+    (models / "sum/model.toml").write_text(FEEDBACK)
+    running = start_server(folder, models, *(["--socket-port", "0"] if SOCKET else []))
     properties = {
         "pocketserve.http": str(running.port),
         "pocketserve.pid": str(running.process.pid),

@@ -49,6 +49,21 @@ def client(server, request) -> Iterator[Client]:
 # --- Questions and answers
 
 
+@pytest.mark.conformance
+def test_pandas_tables_are_rows_of_features(client):
+    import pandas
+
+    expected = client.predict("petals", FLOWERS.tolist())["predictions"]
+    names = ["sepal_length", "sepal_width", "petal_length"]
+    named = pandas.DataFrame(FLOWERS, columns=names)[names[::-1]]  # the order of columns with names does not count
+    for table in (named, named.astype(object), pandas.DataFrame(FLOWERS)):
+        assert client.predict("petals", table)["predictions"] == expected
+    for row in (named.iloc[0], pandas.Series(FLOWERS[0])):
+        assert client.predict("petals", row)["predictions"] == expected[:1]
+    with pytest.raises(ServerError, match="petal_length"):
+        client.predict("petals", named[names[:2]])
+
+
 def test_infer_takes_and_gives_arrays(client):
     outputs = client.infer("petals", {"features": FLOWERS})
     assert list(outputs) == ["petal_width"]

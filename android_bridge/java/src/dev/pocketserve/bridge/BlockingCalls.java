@@ -99,6 +99,27 @@ abstract class BlockingCalls {
     }
 
     /**
+     * Begins a sequence of requests to a model with a memory, to be closed.
+     *
+     * @param model its name
+     * @return the sequence; its first step reaches the server
+     */
+    public ModelSequence sequence(String model) {
+        return sequence(model, null);
+    }
+
+    /**
+     * Begins a sequence of requests to a version of a model with a memory, to be closed.
+     *
+     * @param model its name
+     * @param version its version; null for the one that answers by default
+     * @return the sequence; its first step reaches the server
+     */
+    public ModelSequence sequence(String model, String version) {
+        return new ModelSequence(this, model, version);
+    }
+
+    /**
      * Returns whether the server runs.
      *
      * @return false when nothing answers

@@ -54,8 +54,11 @@ final class Calls {
             throw new IllegalArgumentException("there is no input");
         }
         PredictOptions effective = options == null ? PLAIN : options;
-        String path = "/predictions/" + encoded(model) + effective.query();
-        return new PreparedCall<Prediction>(Request.postRaw(path, input, contentType), effective.timeoutOr(timeoutMs)) {
+        Request request = Request.postRaw("/predictions/" + encoded(model) + effective.query(), input, contentType);
+        if (effective.isSequenceStep()) {
+            request.once();
+        }
+        return new PreparedCall<Prediction>(request, effective.timeoutOr(timeoutMs)) {
             @Override
             Prediction read(Answer answer) throws PocketServeException {
                 return Prediction.from(answer.orThrow());

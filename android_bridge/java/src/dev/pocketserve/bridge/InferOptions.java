@@ -18,6 +18,14 @@ public final class InferOptions {
     public InferOptions() {
     }
 
+    InferOptions(InferOptions from) {
+        parameters.putAll(from.parameters);
+        outputs.addAll(from.outputs);
+        version = from.version;
+        id = from.id;
+        timeoutMs = from.timeoutMs;
+    }
+
     /**
      * The version of the model.
      *

@@ -138,6 +138,10 @@ public final class PredictOptions {
         return timeoutMs > 0 ? timeoutMs : standard;
     }
 
+    boolean isSequenceStep() {
+        return query.containsKey("sequence_id");
+    }
+
     /** The query with its question mark, or nothing. */
     String query() {
         StringBuilder text = new StringBuilder();

@@ -106,6 +106,38 @@ public abstract class LiveCases {
     }
 
     @Test(timeout = LIMIT)
+    public void aSequenceKeepsItsMemoryUntilItIsClosed() throws Exception {
+        ModelSequence sequence = client.sequence("sum");
+        try (ModelSequence other = client.sequence("sum", "onnx")) {
+            assertEquals(3, sum(sequence.infer(step(1, 2))), 0);
+            assertEquals(10, sum(other.infer(step(4, 6))), 0);
+            Prediction raw = sequence.predict("[[3, 4]]".getBytes(FakePeer.UTF_8), "application/json");
+            assertEquals(10, raw.getJson().getJSONArray("predictions").getJSONObject(0).getJSONArray("data").getDouble(0), 0);
+            assertEquals(12, sum(other.infer(new InferOptions().outputs("y"), step(1, 1))), 0);
+        }
+        sequence.close();
+        sequence.close();
+        assertEquals(2, sum(sequence.infer(step(1, 1))), 0);  // another one begins
+        sequence.close();
+    }
+
+    @Test(timeout = LIMIT)
+    public void aStepThatCannotBeRunLeavesNothingToClose() throws Exception {
+        try (ModelSequence sequence = client.sequence("nothing")) {
+            ExpectedFailure.of("MODEL_NOT_FOUND", () -> sequence.infer(step(1, 2)));
+            ExpectedFailure.of("MODEL_NOT_FOUND", () -> sequence.predict(digit(1), "image/png"));
+        }
+    }
+
+    private static Tensor step(float... values) {
+        return Tensor.of("x", values, 1, 2);
+    }
+
+    private static float sum(InferResult result) {
+        return result.get("y").floats()[0];
+    }
+
+    @Test(timeout = LIMIT)
     public void faultsKeepTheServersCode() throws Exception {
         assertEquals(404, ExpectedFailure.of("MODEL_NOT_FOUND", () -> client.classify("nothing", digit(1))).getStatus());
         ExpectedFailure.of("VERSION_NOT_FOUND",

@@ -355,6 +355,9 @@ public class SocketClientTest {
             ExpectedFailure.of(PocketServeException.CONNECTION_LOST,
                     () -> client.infer("m", step, Tensor.of("x", new int[1], 1)));
             assertEquals(2, peer.accepted());
+            ExpectedFailure.of(PocketServeException.CONNECTION_LOST,
+                    () -> client.sequence("m").predict(new byte[1], "application/json"));
+            assertEquals(3, peer.accepted());
         }
     }
 
