@@ -51,6 +51,15 @@ def test_a_dirty_clone_is_refused(tool: ModuleType, clone: Path) -> None:
         tool.check(clone, "1.2.30")
 
 
+def test_a_folder_that_is_no_clone_is_refused(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unpacked source distribution has no commit that a release could be made of."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(tool.ReleaseError, match="made in a clone"):
+        tool.check(tmp_path, "1.2.30")
+
+
 @pytest.mark.parametrize("version", ["1.2.3", "1.2.31", "1x2x30", "Unrel"])
 def test_a_version_without_changes_is_refused(version: str, tool: ModuleType, clone: Path) -> None:
     """The whole version must be there, not its beginning."""

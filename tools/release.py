@@ -183,20 +183,26 @@ def _sha256(path: Path) -> str:
 
 
 def _output(folder: Path, *command: str) -> str:
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ReleaseError(f"{' '.join(command[:2])} failed; a release is made in a clone: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _run(folder: Path, variables: Mapping[str, str], *command: object) -> None:
     words: Sequence[str] = [str(part) for part in command]
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env={**os.environ, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=STEP_TIMEOUT_S,
-    )
+    try:
+        done = subprocess.run(
+            words,
+            cwd=folder,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=STEP_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise ReleaseError(f"{' '.join(words[1:4])} did not end within {STEP_TIMEOUT_S:.0f} s") from None
     if done.returncode != 0:
         raise ReleaseError(f"{' '.join(words[1:4])} failed:\n{done.stdout}")
 
