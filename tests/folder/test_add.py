@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import os
 import struct
 import sys
@@ -15,11 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from requests import PreparedRequest, Response
+from requests.adapters import BaseAdapter
 
 from conftest import MODELS
 from pocketserve.cli import main
 from pocketserve.cli.folder import download, models_folder
 from pocketserve.cli.folder import hub as hub_module
+from pocketserve_client.bounded import ExchangeLimits
+from pocketserve_client.errors import ServerUnreachableError
+from pocketserve_client.http import bounded_session, open_address
 from stand_in_hub import COMMIT, StandIn, stand_in
 
 DIGITS = (MODELS / "digits" / "digits.tflite").read_bytes()
@@ -319,6 +325,44 @@ def test_redirects_are_bounded(add: Add, folder: Path, hub: StandIn) -> None:
     assert "http://example.com/a.tflite is no address with https://" in add(f"{hub.url}/out")[2]
     hub.statuses["/none.tflite"] = 404
     assert "cannot be fetched: it answers 404" in add(f"{hub.url}/none.tflite")[2]
+
+
+class _LeadsOut(BaseAdapter):
+    """Answers every request with a redirect to plain HTTP."""
+
+    def send(self, request: PreparedRequest, *words: Any, **options: Any) -> Response:
+        response = Response()
+        response.status_code, response.url, response.raw = 302, str(request.url), io.BytesIO()
+        response.headers["Location"] = "http://127.0.0.1:9/a.tflite"
+        return response
+
+    def close(self) -> None:
+        pass
+
+
+def test_https_never_leads_to_http() -> None:
+    """Not even to this device: who redirects may not be who was asked."""
+    with bounded_session(ExchangeLimits()) as session:
+        session.mount("https://", _LeadsOut())
+        with pytest.raises(ServerUnreachableError, match="it leads to an address without HTTPS"):
+            open_address(session, "https://example.com/a.tflite", 5)
+
+
+@pytest.mark.parametrize(
+    ("path", "names", "choice"),
+    [
+        ("", ["a/saved_model.pb", "a/variables/x.index", "README.md"], "a"),
+        ("", ["saved_model.pb", "variables/variables.index"], "."),
+        ("", ["tfjs/model.json", "tfjs/group1-shard1of1", "model.py"], "tfjs"),
+        ("saved_model.pb", ["saved_model.pb", "m.tflite"], "."),
+        ("b/", ["a/m.onnx", "b/m.onnx", "b/m.onnx_data"], "b/m.onnx"),
+        ("a/m.onnx", ["a/m.onnx", "a/m.tflite"], "a/m.onnx"),
+    ],
+)
+def test_which_model_of_a_repository(path: str, names: list[str], choice: str) -> None:
+    """A file, or the folder that its files make a model."""
+    repo = hub_module.HubRepo("org/repo", COMMIT, dict.fromkeys(names, hub_module.HubFile(1)))
+    assert hub_module.choose_file(repo, path) == choice
 
 
 def test_a_model_of_the_hub(add: Add, folder: Path, hub: StandIn, road: str) -> None:

@@ -170,7 +170,7 @@ def take_hub(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
         target = home / _target_of(file, model, repo)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(path, target)
-    provenance = {"source": f"hf:{repo.name}/{model}", "revision": repo.commit}
+    provenance = {"source": f"hf:{repo.name}/{model}".removesuffix("/."), "revision": repo.commit}
     if model in repo.files:
         provenance["sha256"] = wish.check_sha256(home / PurePosixPath(model).name, progress)
     elif wish.sha256 is not None:
@@ -199,11 +199,12 @@ def choose_file(repo: HubRepo, path: str) -> str:
         CommandError: it has none there, or several, which are listed.
     """
     path = path.strip("/")
-    if path in repo.files and _is_model_file(path):
-        return path
+    if path in repo.files and (model := _model_of(path)) is not None:
+        return model
     inside = [file for file in repo.files if not path or file.startswith(f"{path}/")]
-    models = sorted(dict.fromkeys(model for file in inside if (model := _model_of(file)) is not None))
-    models = [model for model in models if not any(model.startswith(f"{other}/") for other in models)]
+    # Each with a path that names it: of a model that is the whole repository, the file that marks it.
+    names = {model: file if model == "." else model for file in inside if (model := _model_of(file)) is not None}
+    models = sorted(model for model in names if not any(model.startswith(f"{other}/") for other in names))
     if len(models) == 1:
         return models[0]
     at = f"{repo.name}/{path}" if path else repo.name
@@ -212,7 +213,7 @@ def choose_file(repo: HubRepo, path: str) -> str:
         weights = any(file.endswith((".safetensors", ".bin", ".gguf")) for file in inside)
         hint = "; weights alone are no model: look for an ONNX or TFLite export of it" if weights else ""
         raise CommandError(f"{at} {fault} of a kind that is served{hint}")
-    lines = [f"  hf:{repo.name}/{model}  {_size_of(repo, model)}" for model in models[:MAX_OFFERED]]
+    lines = [f"  hf:{repo.name}/{names[model]}  {_size_of(repo, model)}" for model in models[:MAX_OFFERED]]
     more = [f"  and {len(models) - MAX_OFFERED} more"] if len(models) > MAX_OFFERED else []
     raise SeveralModels(f"{at} holds {len(models)} models; name one:", [*lines, *more])
 
