@@ -11,8 +11,8 @@ import numpy as np
 from conftest import ROOT
 
 
-def _recipe(name: str) -> Any:
-    """A module of the recipes that needs neither TensorFlow nor PyTorch."""
+def recipe(name: str) -> Any:
+    """Return a module of the recipes that needs neither TensorFlow nor PyTorch."""
     sys.path.append(str(ROOT))
     try:
         return importlib.import_module(f"models.recipes.{name}")
@@ -20,7 +20,7 @@ def _recipe(name: str) -> Any:
         sys.path.remove(str(ROOT))
 
 
-drawings, scores = _recipe("drawings"), _recipe("figure_scores")
+drawings, scores = recipe("drawings"), recipe("figure_scores")
 
 
 def person(seed: int, width: int, height: int) -> tuple[Any, Any]:

@@ -72,8 +72,8 @@ for name, entry in service.repository.models().items():
     for version in entry.versions.values():
         if version.format.name not in ("tflite", "onnx"):
             continue
-        if name == "digits":
-            for sample in sorted((models / name / "samples").glob("*.png")):
+        if (models / name / "samples").is_dir():
+            for sample in sorted((models / name / "samples").iterdir()):
                 ask(name, version.name, sample.stem, sample.read_bytes())
         else:
             rng = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from pocketserve.repository.scan import scan  # noqa: E402
 from pocketserve.trust.code_parts import code_of  # noqa: E402
 from pocketserve.trust.store import EMBEDDED  # noqa: E402
 
-EMBEDDED_MODELS = ("diabetes", "digits", "petals")
+EMBEDDED_MODELS = ("diabetes", "digits", "numbers", "petals")
 
 
 def hashes() -> dict[str, str]:

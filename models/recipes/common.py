@@ -23,9 +23,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 import torch
-from pocketserve.engine.bindings import bind
+from pocketserve.engine.bindings import bind_specs
 from pocketserve.runtimes.base import ModelSource
-from pocketserve.runtimes.registry import kind_at, runtime_for
+from pocketserve.runtimes.registry import format_at, runtime_for
 from pocketserve.tensors import TensorSpec as Tensor
 from safetensors.torch import load_file, save
 
@@ -138,13 +138,10 @@ def versions(model: str, tolerance: float) -> list[Version]:
     ]
 
 
-def predictor(folder: Path, version: Version, takes: Tensor, gives: Tensor) -> Predict:
-    """Opens a version as the server does, and binds its tensors to the manifest's.
-
-    The predictor checks that single rows and a batch of five give the same answer.
-    """
+def opened(folder: Path, version: Version, takes: Tensor, gives: Tensor) -> Predict:
+    """Opens a version as the server does, and binds its tensors to the manifest's."""
     path = (folder / version.file).resolve()
-    kind = kind_at(path)
+    kind = format_at(path)
     assert kind is not None
     trusted = frozenset({hashlib.sha256(path.read_bytes()).hexdigest()}) if path.is_file() else frozenset[str]()
     source = ModelSource(
@@ -152,11 +149,14 @@ def predictor(folder: Path, version: Version, takes: Tensor, gives: Tensor) -> P
     )
     session = runtime_for(kind).open(source)
     for actual, declared in ((session.inputs, takes), (session.outputs, gives)):
-        (bound,) = bind(actual, (declared,), "tensor").specs
+        (bound,) = bind_specs(actual, (declared,), "tensor").specs
         assert bound.shape == declared.shape, f"{version.name} has {bound}"
+    return lambda x: session.run({session.inputs[0].name: x})[session.outputs[0].name].copy()
 
-    def run(x: np.ndarray) -> np.ndarray:
-        return session.run({session.inputs[0].name: x})[session.outputs[0].name].copy()
+
+def predictor(folder: Path, version: Version, takes: Tensor, gives: Tensor) -> Predict:
+    """Opens a version; the predictor checks that single rows and a batch of five give the same answer."""
+    run = opened(folder, version, takes, gives)
 
     def predict(x: np.ndarray) -> np.ndarray:
         answer = run(x)
@@ -249,9 +249,13 @@ def regression_texts(
 
 def write_texts(folder: Path, values: dict[str, Any]) -> None:
     """Fills in the model's two templates; a figure that a template lacks or misspells is an error."""
-    for template, target in ((f"{folder.name}.toml", "model.toml"), (f"{folder.name}.md", "README.md")):
-        text = Template((TEMPLATES / template).read_text(encoding="utf-8")).substitute(values)
-        (folder / target).write_text(text, encoding="utf-8")
+    for target in ("model.toml", "README.md"):
+        write_text(folder, target, values)
+
+
+def write_text(folder: Path, target: str, values: dict[str, Any]) -> None:
+    template = (TEMPLATES / folder.name).with_suffix(Path(target).suffix).read_text(encoding="utf-8")
+    (folder / target).write_text(Template(template).substitute(values), encoding="utf-8")
 
 
 def size(path: Path) -> str:

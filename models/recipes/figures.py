@@ -362,7 +362,7 @@ def ask(folder: Path, body: bytes, query: dict[str, str]) -> list[dict]:
     """What the server's own task answers to a picture file."""
     if folder not in _SERVICES:
         _SERVICES[folder] = open_local(str(folder), None, threads=1)
-    service, name = _SERVICES[folder]
+    service, name, _ = _SERVICES[folder]
     asked = ApiRequest(path={"model": name}, query=query, body=memoryview(body))
     return predictions.document(predictions.ask(service, asked))["predictions"]
 

@@ -101,12 +101,12 @@ def write_executorch(module: torch.nn.Module, path: Path, example: tuple[torch.T
 
 
 def write_onnx(module: torch.nn.Module, path: Path, example: tuple[torch.Tensor, ...], takes: str, gives: str) -> None:
-    """One file: by itself the exporter would write the weights into a second one."""
+    """One file: by itself the exporter would write the weights into a second one. The batch of one row stays one."""
     program = torch.onnx.export(
         module,
         example,
         dynamo=True,
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        dynamic_shapes=({0: torch.export.Dim("batch")},) if len(example[0]) > 1 else None,
         input_names=[takes],
         output_names=[gives],
         external_data=False,

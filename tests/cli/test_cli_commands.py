@@ -562,7 +562,9 @@ def test_models_are_grouped(run, connection):
     table, *reasons = printed.split("\n\n")
     header, *rows = table.splitlines()
     assert header.split() == ["MODEL", "DEFAULT", "VERSIONS", "STATE", "SIZE", "TASK"]
-    assert [row.split()[:2] for row in rows] == [["diabetes", "tflite"], ["digits", "tflite"], ["petals", "tflite"]]
+    assert [row.split()[:2] for row in rows] == [
+        [name, "tflite"] for name in ("diabetes", "digits", "numbers", "petals")
+    ]
     assert rows[1].split()[-1] == "image-classification"
     size = human_bytes((MODELS / "digits/digits.tflite").stat().st_size)
     assert f"  {size}  " in rows[1]
@@ -715,6 +717,10 @@ def test_the_demo_reads_ten_digits():
     for transport in ("HTTP", "the socket"):
         assert f"10 of 10 digits read correctly over {transport}" in ended.stdout
     assert "petal width 0.23 cm" in ended.stdout
+    assert "numbers: note.jpg shows " in ended.stdout
+    (drawn,) = re.findall(r"boxes drawn is in (.*)", ended.stdout)
+    assert Path(drawn).read_bytes().startswith(b"\x89PNG")
+    shutil.rmtree(Path(drawn).parent)
     assert "shows a" not in ended.stdout
 
 

@@ -131,7 +131,7 @@ def test_descriptions(client):
     assert client.model_metadata("digits", "tflite-int8")["parameters"]["version"] == "tflite-int8"
     assert client.is_model_ready("digits") and client.is_model_ready("digits", "tflite")
     assert not client.is_model_ready("nothing") and not client.is_model_ready("petals", "9")
-    assert {one["name"] for one in client.index()} == {"diabetes", "digits", "petals"}
+    assert {one["name"] for one in client.index()} == {"diabetes", "digits", "numbers", "petals"}
     assert all(one["state"] == "READY" for one in client.index(ready_only=True))
 
 

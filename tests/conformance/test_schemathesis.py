@@ -29,7 +29,7 @@ max-examples = 60
 
 # Without names that exist, every answer would be "unknown model".
 [dictionaries]
-models = { values = ["digits", "diabetes", "petals"] }
+models = { values = ["digits", "diabetes", "numbers", "petals"] }
 versions = { values = ["tflite", "tflite-int8", "0"] }
 
 [parameters]

@@ -354,7 +354,7 @@ def test_repository(new_server: StartServer, digit: Array) -> None:
 
     with connected(new_server(MODELS)) as client:
         index = {(entry["name"], entry["version"]): entry for entry in client.get_model_repository_index()}
-        assert {name for name, _ in index} == {"digits", "diabetes", "petals"}
+        assert {name for name, _ in index} == {"digits", "diabetes", "numbers", "petals"}
         assert index["digits", "tflite"]["state"] == "READY"
         client.load_model("digits")
         client.unload_model("digits")
@@ -429,7 +429,7 @@ def test_aio_describes(server: Server) -> None:
         assert (await client.get_model_metadata("digits"))["inputs"][0]["name"] == "image"
         assert (await client.get_model_config("digits"))["input"][0]["data_type"] == "TYPE_FP32"
         names = {entry["name"] for entry in await client.get_model_repository_index()}
-        assert names == {"digits", "diabetes", "petals"}
+        assert names == {"digits", "diabetes", "numbers", "petals"}
         assert (await client.get_inference_statistics("petals"))["model_stats"][0]["name"] == "petals"
 
     run(server, work)

@@ -136,7 +136,7 @@ def test_a_broken_framework_stops_nothing(new_server, tmp_path, fault):
         assert (refused.status_code, refused.json()["code"]) == (503, "RUNTIME_MISSING"), refused.text
     assert "installed" in refused.json()["error"]
     index = server.call("POST", "/v2/repository/index").json()
-    assert {entry["name"] for entry in index} == {"digits", "diabetes", "petals"}
+    assert {entry["name"] for entry in index} == {"digits", "diabetes", "numbers", "petals"}
     assert not any("quarantine" in entry.get("reason", "") for entry in index)
     assert server.call("GET", "/v2/health/ready").status_code == 200
     environ = {**os.environ, **own}

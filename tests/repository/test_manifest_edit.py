@@ -65,7 +65,7 @@ def test_a_folder_without_a_manifest_gets_one(tmp_path: Path) -> None:
     assert (tmp_path / "model.toml").read_text() == 'default_version = "onnx"\n'
 
 
-@pytest.mark.parametrize("model", ["digits", "diabetes", "petals"])
+@pytest.mark.parametrize("model", ["digits", "diabetes", "numbers", "petals"])
 def test_no_change_changes_nothing(model: str, tmp_path: Path) -> None:
     """The embedded models' manifests come back byte for byte."""
     path = tmp_path / "model.toml"

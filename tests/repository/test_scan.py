@@ -532,8 +532,8 @@ def test_a_thousand_models(tmp_path: Path) -> None:
 def test_the_models_of_this_repository() -> None:
     """The embedded models are found without a problem; the recipes beside them are no model."""
     models = scan(REPOSITORY_MODELS)
-    assert list(models) == ["diabetes", "digits", "petals"]
-    assert [entry.problem for entry in models.values()] == [None] * 3
+    assert list(models) == ["diabetes", "digits", "numbers", "petals"]
+    assert [entry.problem for entry in models.values()] == [None] * 4
     assert models["digits"].manifest.labels == "labels.txt"
     defaults = [entry.versions[entry.default_version] for entry in models.values()]
-    assert [version.problem for version in defaults] == [None] * 3
+    assert [version.problem for version in defaults] == [None] * 4

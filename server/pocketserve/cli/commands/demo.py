@@ -1,8 +1,10 @@
-"""``pocketserve demo``: a real server on the embedded models, asked real digits."""
+"""``pocketserve demo``: a real server on the embedded models, asked real digits and a photo."""
 
 from __future__ import annotations
 
 import argparse
+import base64
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command."""
-    parser: argparse.ArgumentParser = commands.add_parser("demo", help="start a server, ask it ten digits, stop it")
+    parser: argparse.ArgumentParser = commands.add_parser("demo", help="start a server, ask it ten digits and a photo")
     return parser
 
 
@@ -39,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
                 flower = client.predict("petals", [5.1, 3.5, 1.4])["predictions"][0]
                 text = f"{flower['value']:.2f} {flower['unit']}"
                 print_text(f"petals: sepal 5.1 x 3.5 cm, petal length 1.4 cm -> petal width {text}\n\n")
+        with Client(server.http, token_file=server.token_file) as client:
+            _ask_photo(client, models / "numbers" / "samples" / "note.jpg")
     for transport, count in right.items():
         print_text(f"{count} of {len(samples)} digits read correctly over {transport}")
     return 0 if samples and set(right.values()) == {len(samples)} else 1
@@ -57,3 +61,16 @@ def _ask_digits(client: Client, samples: list[Path]) -> tuple[list[list[str]], i
         timing = answer["timing_ms"]["infer"]
         rows.append([sample.name, label, f"{best['score']:.3f}", f"{timing:.2f}", f"{1e3 * elapsed:.2f}"])
     return rows, right
+
+
+def _ask_photo(client: Client, photo: Path) -> None:
+    """Print the digits on a photo from left to right, and where the picture with their boxes is.
+
+    The demo runs from any folder, also one that cannot be written: the picture gets a temporary one, which stays.
+    """
+    answer = client.predict("numbers", photo.read_bytes(), annotate="both")
+    drawn = Path(tempfile.mkdtemp(prefix="pocketserve-demo-")) / photo.with_suffix(".png").name
+    drawn.write_bytes(base64.b64decode(answer["picture"]))
+    entries = sorted(answer["predictions"], key=lambda entry: entry["box"]["x"])
+    print_text(f"numbers: {photo.name} shows {' '.join(entry['label'] for entry in entries)}")
+    print(f"the picture with the boxes drawn is in {drawn}\n")
