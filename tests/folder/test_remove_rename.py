@@ -109,6 +109,7 @@ def test_a_version_that_is_a_folder(run: Run, folder: Path) -> None:
         (["remove", "linked", "--yes"], "leads out of"),
         (["remove", "own", "--version", "smal", "--yes"], "own has no version 'smal'; did you mean 'small'?"),
         (["remove", "packed", "--yes"], "packed is no model (packed.zip is an archive"),
+        (["rename", "packed", "other"], "packed is no model (packed.zip is an archive"),
         (["rename", "own", "plain"], "has a model 'plain' already"),
         (["rename", "own", "../plain"], "a model cannot be called '../plain'"),
         (["rename", "linked", "other"], "leads out of"),
@@ -130,10 +131,12 @@ def test_what_is_refused(run: Run, folder: Path, tmp_path: Path, words: list[str
 def test_rename(run: Run, folder: Path) -> None:
     """Folders and bare files; versions keep their names."""
     assert run("rename", "own", "mine") == (0, "own is called mine now.\n", "")
+    (folder / "plain" / "task.py").write_text("raise SystemExit")
+    assert f"runs after: pocketserve trust {folder / 'coded'}\n" in run("rename", "plain", "coded")[1]
     assert run("rename", "bare", "two")[0] == 0
     assert names(folder) == {
         **{"mine": ["full", "small"], "numbers": ["1", "2"]},
-        **{"plain": ["tflite-int8", "tflite"], "two": ["onnx", "tflite"]},
+        **{"coded": ["tflite-int8", "tflite"], "two": ["onnx", "tflite"]},
     }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli import EXIT_DONE
+from pocketserve.cli import EXIT_DONE, CommandError
 from pocketserve.cli.folder.models_folder import (
     add_folder_option,
     check_new_name,
@@ -16,6 +17,7 @@ from pocketserve.cli.folder.models_folder import (
     has_own_folder,
 )
 from pocketserve.cli.output import print_text, printable
+from pocketserve.config import load_config
 
 if TYPE_CHECKING:
     from pocketserve.repository.scan import ModelEntry
@@ -36,12 +38,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Rename, and print what else changes by that."""
-    from pocketserve.trust.store import may_hold_code
+    from pocketserve.trust.store import TrustStore
 
     folder = choose_folder(options.models_dir)
     entry = find_model(folder, options.old)
     new = check_new_name(folder, options.new)
     pairs = [(entry.folder, folder / new)] if has_own_folder(entry, folder) else _files(entry, folder, new)
+    if not pairs:
+        raise CommandError(f"{entry.name} is no model ({entry.problem}); rename the file itself")
     moved: list[tuple[Path, Path]] = []
     try:
         for old_path, new_path in pairs:
@@ -55,8 +59,9 @@ def run(options: argparse.Namespace) -> int:
     result = find_model(folder, new)
     if set(result.versions) != set(entry.versions):
         print_text(printable(f"Its versions are called {', '.join(result.versions)} now, after their files."))
-    if any(may_hold_code(result, version) for version in result.versions.values()):
-        print(printable(f"It holds code, which runs after: pocketserve trust {folder / new}"))
+    trust = TrustStore(load_config({}).state_dir)
+    if any(trust.known_reason(result, version) for version in result.versions.values()):
+        print(printable(f"It holds code, which runs after: pocketserve trust {shlex.quote(str(folder / new))}"))
     return EXIT_DONE
 
 
