@@ -43,6 +43,8 @@ def own_folders(tmp_path, monkeypatch) -> None:
         ("serve --load digits pe", ["petals"]),
         ("serve --low-power ''", ["auto", "off", "on"]),
         ("reload digits pe", ["petals"]),
+        ("rename pe", ["petals"]),
+        ("mv petals pe", []),
         ("service ''", ["install", "remove", "status"]),
         ("service nothing ''", ["install", "remove", "status"]),
         ("service install --kind s", ["systemd"]),

@@ -43,7 +43,7 @@ complete -c pocketserve -f -a '(__pocketserve_words)'
 }
 """A script for each shell. Where there are no words to offer, each offers the names of files."""
 
-MODEL_ARGUMENTS = ("model", "load")
+MODEL_ARGUMENTS = ("model", "load", "old")
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pocketserve.cli.output import print_json, print_text, printable, terminal_columns
+from pocketserve.cli.progress import Progress
 from pocketserve.doctor.checkup import examine
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, Level
@@ -35,7 +36,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Look and print; fails if there is a problem."""
     device = Device()
-    findings = examine(device, read_settings(device, options.models_dir, options.url))
+    with Progress().waiting("looking; an import may take ten seconds"):
+        findings = examine(device, read_settings(device, options.models_dir, options.url))
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if options.json:
         print_json(

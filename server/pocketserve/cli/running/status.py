@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.commands.bench import memory_of
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
-from pocketserve.cli.output import human_bytes, print_control, print_facts, print_json, print_table
+from pocketserve.cli.output import human_bytes, print_control, print_facts, print_json, print_table, print_text
 from pocketserve.cli.running.stop import find_server
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _print(status: Mapping[str, Any]) -> None:
         ]
     )
     if not status["loaded"]:
-        print("No model is loaded; the first request loads one.")
+        print_text("No model is loaded; the first request loads one.")
         return
     columns = ("answered", "failed")
     rows = [

@@ -71,11 +71,11 @@ class Runit(Supervisor):
 
     kind = "runit"
 
-    @property
-    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Return what is needed before the first start."""
-        reopen = ("Close Termux and open it again, if termux-services is new: that starts its supervisor.",)
-        return (*(reopen if in_termux() else ()), "A running supervisor needs five seconds to see a new service.")
+    notes = (
+        "A running supervisor needs five seconds to see a new service.",
+        "In Termux, close it and open it again if termux-services is new: that starts its supervisor.",
+        "It starts again whatever ends, also after `pocketserve stop`.",
+    )
 
     @property
     def folder(self) -> Path:
