@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from conftest import MODELS
 from pocketserve.cli import COMMANDS, main
 from pocketserve.cli.completion import SCRIPTS
 
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path, monkeypatch) -> None:
-    """No server of this user runs, and the folder is the repository's."""
+    """No server of this user runs, and there are three models."""
+    for name in ("diabetes", "digits", "petals"):
+        (tmp_path / "three" / name).mkdir(parents=True)
+        (tmp_path / "three" / name / "model.toml").touch()
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path))
-    monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(MODELS))
+    monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(tmp_path / "three"))
 
 
 @pytest.mark.parametrize(
