@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.output import print_facts, print_json, print_table, print_text, printable
+from pocketserve.cli.output import print_json, print_table, print_text, printable
 from pocketserve.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def _install(supervisor: Supervisor, folder: Path | None) -> None:
         print(f"wrote {printable(brief(path))}")
     supervisor.after_change()
     print()
-    print_facts([*supervisor.commands(), ("settings", "~/.config/pocketserve/environment")])
+    for purpose, command in (*supervisor.commands(), ("settings", "~/.config/pocketserve/environment")):
+        print(f"{purpose:14}{printable(command)}")  # not broken: commands are to be copied
     print()
     for note in supervisor.notes:
         print_text(note)
