@@ -32,7 +32,7 @@ VERSIONS = ["tflite", pytest.param("onnx", marks=pytest.mark.onnx), pytest.param
 PAGES, SEED = 30, 7
 MAX_BYTES, MAX_SAMPLE_BYTES = 3_000_000, 60_000
 TOLERANCE = 0.1
-"""Thirty pages instead of 150, and of the held-out fonts only the one inside Pillow."""
+"""Thirty pages instead of 300, and of the held-out fonts only the one inside Pillow."""
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ so that suppression keeps the best box of a digit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -174,16 +173,11 @@ def _box_loss(boxes: torch.Tensor, truth: torch.Tensor) -> tuple[torch.Tensor, t
 # --- Training ----------------------------------------------------------------------------------------------------
 
 
-def train(pages: Pages, cycles: Sequence[int]) -> Numbers:
-    """Train for so many steps a cycle, with batch normalisation, which the convolutions take over at the end."""
+def train(pages: Pages, steps: int) -> Numbers:
+    """Train with batch normalisation, which the convolutions take over at the end."""
     torch.manual_seed(SEED)
+    rng = np.random.default_rng(SEED)
     network = _normalised(Numbers()).to(memory_format=torch.channels_last)
-    for number, steps in enumerate(cycles):
-        _train_cycle(network, pages, steps, np.random.default_rng(SEED + number))
-    return _folded(network.eval())
-
-
-def _train_cycle(network: Numbers, pages: Pages, steps: int, rng: np.random.Generator) -> None:
     optimizer = torch.optim.AdamW(network.parameters(), PEAK_RATE, weight_decay=WEIGHT_DECAY)
     for step in range(steps):
         for group in optimizer.param_groups:
@@ -198,6 +192,7 @@ def _train_cycle(network: Numbers, pages: Pages, steps: int, rng: np.random.Gene
         optimizer.step()
         if step % 200 == 0 or step == steps - 1:
             print(f"step {step}, loss {loss.item():.3f}", flush=True)
+    return _folded(network.eval())
 
 
 def _normalised(network: Numbers) -> Numbers:
