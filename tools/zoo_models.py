@@ -114,6 +114,9 @@ def build_keras(name: str, folder: Path) -> None:
     model.set_weights(
         [_varied(array) if array.size > 1 and np.ptp(array) == 0 else array for array in model.get_weights()]
     )
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()  # else the file, once it is read, has other numbers here than what is calibrated below
     norms = [layer for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
     before = [layer.momentum for layer in norms]
     for layer in norms:
