@@ -29,7 +29,9 @@ OTHER_VARIABLES: Final = frozenset(
         *("SIMULATION", "IN_TRIAL", "TFJS_MODULES", "CONVERTERS"),  # system.py, runtimes, convert
         *("ALLOW_ROOT", "TEST_ASSETS", "TEST_STATE", "MATRIX"),  # the installer and tests
         *("SOAK", "SOAK_TABLE", "SOAK_REQUESTS"),
-        *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),  # tools
+        # tools, the package for Termux, and the recipe of the embedded model numbers
+        *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),
+        *("HOMEPAGE", "FONTS"),
     )
 )
 """Variables of ours that are no settings, so that they are not taken for misspelt ones."""
