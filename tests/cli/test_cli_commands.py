@@ -608,6 +608,13 @@ def test_a_list_fits_the_terminal(capsys, monkeypatch, columns):
     assert lines[0].index("SIZE") + 4 == lines[1].index("kB") + 2
 
 
+def test_a_change_that_is_not_served_is_told_once_a_model(capsys):
+    reason = "serves on as it was loaded: digits/model.toml: unknown key top_k"
+    entry = {"name": "digits", "version": "tflite", "state": "READY", "reason": reason}
+    _print_models([entry, {**entry, "version": "onnx"}, {**entry, "name": "other", "reason": "loads on first use"}])
+    assert capsys.readouterr().out.splitlines()[3:] == [f"WARNING: digits {reason}"]
+
+
 def test_reasons_are_counted(capsys):
     broken = [{"name": f"m{n}", "version": "", "state": "UNAVAILABLE", "reason": "no file"} for n in range(6)]
     _print_models([*broken, {"name": "good", "version": "tflite", "state": "READY"}])

@@ -161,7 +161,7 @@ def test_labels_that_are_there_stay(run: Run, folder: Path, labels: Path) -> Non
 
 def test_on_a_terminal(run: Run, folder: Path, labels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each question has a default; a number or a name answers it, and nonsense is asked again."""
-    answers = iter(["nonsense", "1", str(labels), "", "softmax"])
+    answers = iter(["nonsense", "1", "missing.txt", str(labels), "", "softmax"])
     questions: list[str] = []
 
     def answer(question: str) -> str:
@@ -171,14 +171,16 @@ def test_on_a_terminal(run: Run, folder: Path, labels: Path, monkeypatch: pytest
     monkeypatch.setattr(init, "_can_ask", lambda: True)
     monkeypatch.setattr("builtins.input", answer)
     monkeypatch.setattr(init, "_gives_probabilities", lambda model: False)
-    code, _, err = run("init", "bare", "--models-dir", folder)
+    code, out, err = run("init", "bare", "--models-dir", folder)
     assert code == 0, err
+    assert "'nonsense' is none of these names or numbers." in out
+    assert "missing.txt cannot be read: No such file or directory; name another, or none" in out
     assert manifest(folder / "bare")["classification"] == {"activation": "softmax"}
     assert '\nlabels = "labels.txt"' in (folder / "bare" / "model.toml").read_text()
     assert manifest(folder / "bare")["image"] == {"mean": 0, "std": 255}
     assert questions[0] == questions[1] == "What does it do? [a number or name] "
     assert [question.partition(" [")[0] for question in questions[2:]] == [
-        "File with the names of its classes, one a line",
+        *["File with the names of its classes, one a line"] * 2,
         "What does it take pixels as?",
         "Its scores are no probabilities. What makes them so?",
     ]

@@ -40,6 +40,11 @@ class Served:
             (e["state"], e.get("reason", "")) for e in entries if (e["name"], e["version"]) == (model, "tflite")
         )
 
+    def note(self, model: str = "petals") -> str:
+        """What the model's metadata say of a change that is not served."""
+        parameters = self.server.call("GET", f"/v2/models/{model}/versions/tflite").json()["parameters"]
+        return str(parameters.get("note", ""))
+
     def load(self, model: str = "petals") -> tuple[int, str]:
         """Status and error of an explicit load."""
         answer = self.server.call("POST", f"/v2/repository/models/{model}/load")
@@ -133,8 +138,9 @@ def test_a_broken_manifest_leaves_the_old_one_serving(served: Served) -> None:
     assert served.predict() == before
     served.index()
     assert served.said("petals serves on as it was loaded: petals/model.toml") == 1
+    assert served.note().startswith(f"{KEPT}petals/model.toml: not valid TOML")
     served.edit("petals/model.toml", "task : ", "task = ")
-    assert served.index() == ("READY", "")
+    assert served.index() == ("READY", "") and served.note() == ""
     assert served.predict() == before and served.said("loaded petals/tflite") == 1
 
 

@@ -93,4 +93,6 @@ def test_a_file_without_a_folder_of_its_own(tmp_path: Path) -> None:
     (bare,) = [
         select_task(type(model)(model.entry._replace(folder=tmp_path), model.version, model.inputs, model.outputs))
     ]
-    assert getattr(bare, "advice", "").endswith("into a model.toml beside the file, in a folder of their own")
+    assert getattr(bare, "advice", "").endswith(
+        "into a model.toml beside the file, in a folder of their own, or: pocketserve init m"
+    )

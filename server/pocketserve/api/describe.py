@@ -36,17 +36,19 @@ with Client() as client:
 
 
 def describe_model(
-    entry: ModelEntry, running: ModelHandle, port: int = DEFAULT_PORT, local: str = ""
+    entry: ModelEntry, running: ModelHandle, port: int = DEFAULT_PORT, local: str = "", note: str = ""
 ) -> dict[str, Any]:
     """Return a model's metadata as ``GET /v2/models/NAME`` answers it: the protocol's own keys come first.
 
     Args:
         port: where the server listens for HTTP, for the card's examples; 0 stands for the usual one.
         local: for a model that no server serves: how ``predict --local`` names it.
+        note: why a change of its files is not served; empty where there is none.
     """
     model, version = running.model, running.model.version
     labels = list(getattr(model.task, "labels", ()))
     facts = {
+        "note": note,
         "version": version.name,
         "default_version": entry.default_version,
         "description": entry.manifest.description,

@@ -17,6 +17,7 @@ from pocketserve.api.messages import (
 from pocketserve.engine.engine import State
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import EncodedPayload, TensorPayload
+from pocketserve.messages import SERVES_ON
 from pocketserve.repository.files import file_bytes
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
@@ -66,7 +67,9 @@ def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     from pocketserve.api.describe import describe_model  # late: no inference needs it
 
     with service.running(request.path["model"], request.path.get("version")) as (entry, running):
-        return json_response(describe_model(entry, running, service.config.http_port))
+        reason = service.status(entry.name, running.model.version.name).reason
+        note = reason if reason.startswith(SERVES_ON) else ""
+        return json_response(describe_model(entry, running, service.config.http_port, note=note))
 
 
 def model_config(service: Service, request: ApiRequest) -> ApiResponse:

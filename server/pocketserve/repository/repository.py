@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from itertools import islice
 from pathlib import Path
 
-from pocketserve.messages import listed
+from pocketserve.messages import SERVES_ON, listed
 from pocketserve.repository.folder_watch import FolderWatch
 from pocketserve.repository.scan import ModelEntry, Models, VersionEntry, locate, plain_number, scan
 from pocketserve_wire import ApiError, ErrorCode
@@ -108,5 +108,5 @@ def _keep(models: Models, old: ModelEntry | None) -> None:
     if old is None or fresh is None or fresh.versions or not old.versions:
         return
     if fresh.problem != old.problem:
-        log.warning("%s serves on as it was loaded: %s", old.name, fresh.problem)
+        log.warning("%s %s%s", old.name, SERVES_ON, fresh.problem)
     models.replace(old._replace(problem=fresh.problem))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 
 from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
@@ -33,7 +34,7 @@ def advice_of(facts: ModelFacts, labels: Sequence[str]) -> str:
     sign, task = suggest_task(facts, labels)
     own_folder = facts.entry.folder.name == facts.entry.name
     place = "model.toml" if own_folder else "a model.toml beside the file, in a folder of their own"
-    return f'{sign} write task = "{task}" into {place}' if task else ""
+    return f'{sign} write task = "{task}" into {place}, or: pocketserve init {quote(facts.entry.name)}' if task else ""
 
 
 def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:

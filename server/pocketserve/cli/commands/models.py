@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.output import human_bytes, print_json, print_table, print_text, printable
 from pocketserve.cli.progress import Progress
+from pocketserve.messages import SERVES_ON
 
 if TYPE_CHECKING:
     from pocketserve_client import Client
@@ -99,6 +100,15 @@ def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
     for reason, labels in reasons.items():
         more = f" and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
         print_text(printable(f"  {', '.join(labels[:MAX_LABELS])}{more}: {reason}"), indent=" " * 4)
+    print_kept(entries)
+
+
+def print_kept(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Print a sentence for each model whose change is not served, because it cannot be."""
+    reasons = {(entry["name"], entry.get("reason", "")) for entry in entries if entry["state"] == READY}
+    for name, reason in sorted(reasons):
+        if reason.startswith(SERVES_ON):
+            print_text(printable(f"WARNING: {name} {reason}"), mark="WARNING", indent=" " * 4)
 
 
 def _row(name: str, versions: Sequence[Mapping[str, Any]]) -> list[str]:

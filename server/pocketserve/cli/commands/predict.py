@@ -19,7 +19,7 @@ from typing import Any
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.local import open_local
-from pocketserve.cli.output import print_json, print_table, printable
+from pocketserve.cli.output import print_json, print_table, print_text, printable
 from pocketserve.cli.progress import Progress
 from pocketserve.cli.raw_inputs import InputError, read_inputs
 
@@ -263,11 +263,12 @@ def _print_answer(answer: dict[str, Any]) -> None:
             print(LOGITS_ADVICE)
         timing = answer["timing_ms"]
         model = printable(f"{answer['model']}/{answer['version']}")
-        print(f"\n{model}: {sum(timing.values()):.1f} ms, of which model {timing['infer']:.1f} ms")
+        print()
+        print_text(f"{model}: {sum(timing.values()):.1f} ms, of which model {timing['infer']:.1f} ms")
     else:
         print("Nothing scores above the threshold.")
     if "saved" in answer:
-        print(f"The picture with the answer drawn on it is in {printable(answer['saved'])}")
+        print_text(printable(f"The picture with the answer drawn on it is in {answer['saved']}"))
 
 
 def _print_predictions(predictions: list[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from pocketserve.cli.commands.models import print_kept
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.progress import Progress
 from pocketserve.messages import plural
@@ -27,6 +28,8 @@ def run(options: argparse.Namespace) -> int:
                 client.load(model)
             print(f"{model} is loaded anew.")
         if not options.model:
-            models = {entry["name"] for entry in client.index()}
+            entries = client.index()
+            models = {entry["name"] for entry in entries}
             print(f"The folder was read again; it has {plural(len(models), 'model')}.")
+            print_kept(entries)
     return 0

@@ -166,7 +166,7 @@ def _try(stage: Stage, name: str, folder: Path, progress: Progress) -> TriedMode
         facts = ", ".join(filter(None, (human_bytes(size), *entry.versions, best and best.task)))
         remarks = [f"{version}: {result.fault}" for version, result in results.items() if result.fault]
         if best is not None and best.advice:
-            remarks.append(f"{best.advice[:1].upper()}{best.advice[1:]}, or: pocketserve init {shlex.quote(name)}")
+            remarks.append(f"{best.advice[:1].upper()}{best.advice[1:]}")
         return TriedModel(facts, best.question if best is not None else "", remarks)
     finally:
         service.close()

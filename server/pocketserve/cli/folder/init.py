@@ -134,13 +134,24 @@ def _ask(options: argparse.Namespace, facts: ModelFacts, model: LoadedModel) -> 
     labels, pixels, activation = options.labels, options.pixels or "", options.activation or ""
     is_nameless = task.endswith("-classification") and labels is None and not find_labels(facts).names
     if is_nameless:
-        answer = _input("File with the names of its classes, one a line [none]: ")
-        labels = Path(answer).expanduser() if answer else None
+        labels = _ask_labels()
     if task_named(task).takes_pictures and not pixels and not _pixels_are_known(facts):
         pixels = _choose("What does it take pixels as", tuple(PIXELS), "0..1")
     if task.endswith("-classification") and not activation and not _gives_probabilities(model):
         activation = _choose("Its scores are no probabilities. What makes them so", ACTIVATIONS, "softmax")
     return Answers(task, sign if task == suggestion else "", labels, is_nameless, pixels, activation)
+
+
+def _ask_labels() -> Path | None:
+    """Return a file of labels that can be read; None where there is none, or nobody is asked."""
+    while answer := _input("File with the names of its classes, one a line [none]: "):
+        try:
+            _read_labels(path := Path(answer).expanduser())
+        except CommandError as error:
+            print_text(printable(f"{error}; name another, or none"))
+        else:
+            return path
+    return None
 
 
 def _choose(question: str, choices: Sequence[str], default: str) -> str:
@@ -156,6 +167,7 @@ def _choose(question: str, choices: Sequence[str], default: str) -> str:
             return answer
         if not answer:
             return ""
+        print_text(printable(f"{answer!r} is none of these names or numbers."))
 
 
 def _input(question: str) -> str:

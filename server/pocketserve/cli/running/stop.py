@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.output import printable
+from pocketserve.cli.output import print_text, printable
 from pocketserve.cli.progress import Progress
 from pocketserve.config import load_config
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
                     f"process {server.pid} still runs after {DEADLINE_S:g} s; kill -9 {server.pid} ends it"
                 )
             time.sleep(LOOK_EVERY_S)
-    print(printable(f"The server at http://{server.http} (process {server.pid}) has ended."))
+    print_text(printable(f"The server at http://{server.http} (process {server.pid}) has ended."))
     return 0
 
 
