@@ -116,7 +116,7 @@ def build_keras(name: str, folder: Path) -> None:
     )
     for layer in model.layers:
         if isinstance(layer, keras.layers.Normalization):
-            layer.finalize_state()  # else the file, once it is read, has other numbers here than what is calibrated below
+            layer.finalize_state()  # else these numbers count only once the file is read, after what follows here
     norms = [layer for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
     before = [layer.momentum for layer in norms]
     for layer in norms:
