@@ -268,7 +268,7 @@ def _print_answer(answer: dict[str, Any]) -> None:
     else:
         print("Nothing scores above the threshold.")
     if "saved" in answer:
-        print_text(printable(f"The picture with the answer drawn on it is in {answer['saved']}"))
+        print(f"The picture with the answer drawn on it is in {printable(answer['saved'])}")
 
 
 def _print_predictions(predictions: list[dict[str, Any]]) -> None:
