@@ -23,7 +23,7 @@ ANSWERS = {
     "table": r"(?s)setosa.*setosa.*virginica",
     "pytorch": r"value: 0\.7[0-9]*|0\.7[0-9]+",
     "keras": r"inside",
-    "smaller": r"(?s)tflite-dynamic.*Serve tflite",
+    "smaller": r"(?s)tflite-dynamic.*(Serve|Keep) tflite",
     "camera": r"frame 7: \d 0\.",
 }
 """What each page's last answer looks like."""
