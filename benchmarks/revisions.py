@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
@@ -38,6 +38,8 @@ GIT_TIMEOUT_S = 60.0
 
 Servers = dict[str, Ours]
 Opener = Callable[[Ours], call_to.Call]
+Case = tuple[str, Path, Opener]
+"""What is asked, in words; the models folder; and how a connection for it is opened."""
 
 
 def benchmarks(commit: str) -> Mapping[str, Callable[[Effort], list[Result]]]:
@@ -50,10 +52,10 @@ def benchmarks(commit: str) -> Mapping[str, Callable[[Effort], list[Result]]]:
     sides = {"ours": ROOT, "other": other}
     against = f"commit {other.name}"
     return {
-        "S1": lambda effort: [_latency("S1", "photo", sides, against, _socket, effort)],
-        "S2": lambda effort: [_latency("S2", "small", sides, against, _socket, effort)],
-        "H1": lambda effort: [_latency("H1", size, sides, against, _http, effort) for size in CASES],
-        "M1": lambda effort: list(_model("M1", sides, against, effort)),
+        "S1": lambda effort: list(_latencies("S1", [_case("photo", _socket)], sides, against, effort)),
+        "S2": lambda effort: list(_latencies("S2", [_case("small", _socket)], sides, against, effort)),
+        "H1": lambda effort: list(_latencies("H1", [_case(size, _http) for size in CASES], sides, against, effort)),
+        "M1": lambda effort: list(_latencies("M1", _real_models(), sides, against, effort)),
         "T1": lambda effort: list(_rates("T1", sides, against, effort)),
         "R1": lambda effort: [_memory("R1", sides, against, effort)],
         "C1": lambda effort: [_start("C1", sides, against, effort)],
@@ -120,15 +122,20 @@ def _calls(sides: Mapping[str, Path], folder: Path, opener: Opener) -> Iterator[
         yield opened
 
 
-def _latency(
-    name: str, size: str, sides: Mapping[str, Path], against: str, transport: Callable[[str], Opener], effort: Effort
-) -> Result:
-    with _calls(sides, models(), transport(size)) as opened:
-        samples = interleave(opened, effort)
-    return Comparison(name, CASES[size][1], "µs", samples["ours"], samples["other"], SPEED_GOAL, against=against)
+def _latencies(
+    name: str, cases: Iterable[Case], sides: Mapping[str, Path], against: str, effort: Effort
+) -> Iterator[Result]:
+    for what, folder, opener in cases:
+        with _calls(sides, folder, opener) as opened:
+            samples = interleave(opened, effort)
+        yield Comparison(name, what, "µs", samples["ours"], samples["other"], SPEED_GOAL, against=against)
 
 
-def _real_models() -> Iterator[tuple[str, Path, Opener]]:
+def _case(size: str, transport: Callable[[str], Opener]) -> Case:
+    return CASES[size][1], models(), transport(size)
+
+
+def _real_models() -> Iterator[Case]:
     """Each MobileNet that is here, else the embedded digits: what it is, a folder with it, and how it is asked."""
     found = [model_work.find_mobilenet(name) for name in (model_work.FLOAT, model_work.QUANTIZED)]
     for file in [file for file in found if file] or [MODELS / "digits" / "digits.tflite"]:
@@ -143,19 +150,11 @@ def _real_models() -> Iterator[tuple[str, Path, Opener]]:
         yield f"{file.stem}, {values.nbytes:,} B in, over the socket", folder, opener
 
 
-def _model(name: str, sides: Mapping[str, Path], against: str, effort: Effort) -> Iterator[Result]:
-    for what, folder, opener in _real_models():
-        with _calls(sides, folder, opener) as opened:
-            samples = interleave(opened, effort)
-        yield Comparison(name, what, "µs", samples["ours"], samples["other"], SPEED_GOAL, against=against)
-
-
 def _rates(name: str, sides: Mapping[str, Path], against: str, effort: Effort) -> Iterator[Result]:
     """Eight connections to one server at a time, in blocks by turns: the small tensor, and the models."""
-    folder = models()
-    cases = [(CASES["small"][1], folder, _socket("small")), (CASES["small"][1] + ", HTTP", folder, _http("small"))]
-    for what, served, opener in [*cases, *_real_models()]:
-        samples = _rate_samples(sides, served, opener, effort)
+    small, *over_http = _case("small", _http)
+    for what, folder, opener in (_case("small", _socket), (f"{small}, HTTP", *over_http), *_real_models()):
+        samples = _rate_samples(sides, folder, opener, effort)
         label = f"{what}, {CONNECTIONS} connections"
         yield Comparison(name, label, "/s", samples["ours"], samples["other"], RATE_GOAL, "least", against=against)
 
@@ -169,9 +168,14 @@ def _rate_samples(sides: Mapping[str, Path], folder: Path, opener: Opener, effor
             stack.callback(call.close)
             call_to.check(call)
         for turn in range(rounds):
-            for name in list(sides)[:: 1 if turn % 2 else -1]:
+            for name in _in_turn(sides, turn):
                 samples[name].append(closed_loop(opened[name], seconds).rate)
     return samples
+
+
+def _in_turn(sides: Mapping[str, Path], turn: int) -> list[str]:
+    """Return the sides; the one that comes first changes from turn to turn."""
+    return list(sides)[:: 1 if turn % 2 else -1]
 
 
 def _memory(name: str, sides: Mapping[str, Path], against: str, effort: Effort) -> Result:
@@ -194,7 +198,7 @@ def _start(name: str, sides: Mapping[str, Path], against: str, effort: Effort) -
     """From process start to the first answer; the first round, which writes bytecode, is left out."""
     samples: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(min(START_ROUNDS, effort.rounds) + 1):
-        for side in list(sides)[:: 1 if turn % 2 else -1]:
+        for side in _in_turn(sides, turn):
             began = time.perf_counter()
             with _server(sides[side], MODELS) as server:
                 ask_digits(server.http)
