@@ -55,6 +55,12 @@ def training_asked() -> bool:
     return "--train" in sys.argv[1:]
 
 
+def start(train: Callable[[], None], convert: Callable[[], None]) -> None:
+    """Run a recipe as the command line asks, with the same bytes each time."""
+    make_reproducible()
+    (train if training_asked() else convert)()
+
+
 # --- Conversion and saving -------------------------------------------------------------------------------------
 
 

@@ -192,8 +192,4 @@ def convert() -> None:
 
 
 if __name__ == "__main__":
-    common.make_reproducible()
-    if common.training_asked():
-        begin()
-    else:
-        convert()
+    common.start(begin, convert)
