@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
-import os
 import struct
 import sys
 import threading
@@ -42,9 +41,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: Path) -> None:
-    for name in [name for name in os.environ if name.startswith(("POCKETSERVE_", "HF_"))]:
-        monkeypatch.delenv(name)
+def _own_home(_no_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: Path) -> None:
     for name in ("HOME", "XDG_STATE_HOME", "HF_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(state))
@@ -57,15 +54,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def add(capsys: pytest.CaptureFixture[str], folder: Path) -> Add:
-    """Run ``add`` in this process; return its code and what it printed."""
-
-    def command(*words: object) -> tuple[int, str, str]:
-        code = main(["add", *map(str, words), "--models-dir", str(folder)])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return command
+def add(command: Add, folder: Path) -> Add:
+    """Run ``add`` on the folder; return its code and what it printed."""
+    return lambda *words: command("add", *words, "--models-dir", folder)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, ROOT, STATE
-from pocketserve.cli import main
 from pocketserve.cli.folder import init
 
 DIGITS, SHAPES = MODELS / "digits", ROOT / "tests" / "models"
@@ -21,9 +20,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
-def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
-        monkeypatch.delenv(name)
+def _own_state(_no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
 
 
@@ -37,14 +34,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], folder: Path) -> Run:
-    """Run a command in this process; return its code and what it printed."""
-
-    def command(*words: object) -> tuple[int, str, str]:
-        code = main([str(word) for word in words])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
+def run(command: Run, folder: Path) -> Run:
+    """Run a command beside the folder."""
     return command
 
 

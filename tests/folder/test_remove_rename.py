@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, STATE, StartServer
-from pocketserve.cli import main
 from pocketserve.repository.scan import scan
 
 DIGITS = MODELS / "digits"
@@ -18,9 +17,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
-def _own_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
-        monkeypatch.delenv(name)
+def _own_state(_no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
 
 
@@ -44,15 +41,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], folder: Path) -> Run:
-    """Run a command in this process; return its code and what it printed."""
-
-    def command(*words: str) -> tuple[int, str, str]:
-        code = main([*words, "--models-dir", str(folder)])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return command
+def run(command: Run, folder: Path) -> Run:
+    """Run a command on the folder; return its code and what it printed."""
+    return lambda *words: command(*words, "--models-dir", folder)
 
 
 def names(folder: Path) -> dict[str, list[str]]:
