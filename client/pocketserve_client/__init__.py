@@ -1,6 +1,6 @@
 """Python client of a Pocketserve server."""
 
-from pocketserve_client.calls import Call, ModelSequence
+from pocketserve_client.calls import Call, FallbackServer, ModelSequence
 from pocketserve_client.client import Client
 from pocketserve_client.errors import (
     AddressError,
@@ -17,6 +17,7 @@ __all__ = [
     "Call",
     "Client",
     "ConnectionLostError",
+    "FallbackServer",
     "ModelSequence",
     "NotOurServerError",
     "PairingFailedError",

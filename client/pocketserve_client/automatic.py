@@ -33,22 +33,22 @@ class AutomaticTransport:
 
     def send(self, request: Request) -> Answer:
         """Send a request and wait for its answer."""
-        return self._transport().send(request)
+        return self._transport(request).send(request)
 
     def start(self, request: Request) -> PendingAnswer | HttpPending:
         """Send a request without waiting."""
-        return self._transport().start(request)
+        return self._transport(request).start(request)
 
     def close(self) -> None:
         """Close both."""
         self._socket.close()
         self._http.close()
 
-    def _transport(self) -> SocketTransport | HttpTransport:
+    def _transport(self, request: Request) -> SocketTransport | HttpTransport:
         if self._current is None:
             with self._lock:
                 try:
-                    self._socket.connect()
+                    self._socket.connect(request.deadline)
                     self._current = self._socket
                 except NobodyListensError:
                     if not self._http.answered:

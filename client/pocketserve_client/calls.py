@@ -7,18 +7,26 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy.typing as npt
 
 from pocketserve_client.arrays import Array
 from pocketserve_client.automatic import AutomaticTransport
 from pocketserve_client.connection import PendingAnswer
-from pocketserve_client.errors import ConnectionLostError, NotOurServerError, PocketserveError, ServerError
+from pocketserve_client.errors import (
+    AddressError,
+    ConnectionLostError,
+    NotOurServerError,
+    PocketserveError,
+    ServerError,
+    ServerUnreachableError,
+)
 from pocketserve_client.http import HttpPending, HttpTransport
 from pocketserve_client.inputs import RawInput
 from pocketserve_client.socket import SocketTransport
-from pocketserve_client.transport import Answer, Request
+from pocketserve_client.transport import LEAST_S, Answer, Request
 from pocketserve_wire import ApiError, strict_json
 
 if TYPE_CHECKING:
@@ -33,20 +41,67 @@ MAX_ERROR_BYTES: Final = 1 << 20  # of a body that may be one of our errors; tho
 RETRY_EVERY_S: Final = 0.05  # to find a lost server; a refused connection on this machine costs microseconds
 
 
+FIRST_SHARE: Final = 0.5
+"""Share of a call's time that the first server may take, so that some is left for the other one."""
+
+
+class FallbackServer(NamedTuple):
+    """A server for calls that the first one cannot take now; see ``fallback`` of :class:`Client`.
+
+    Args:
+        url: ``socket://HOST:PORT``, ``http://HOST:PORT`` or ``https://HOST[:PORT]``.
+        token: its own access token. None sends none: the token of the first server never goes there.
+        token_file: a file that holds it instead.
+    """
+
+    url: str
+    token: str | None = None
+    token_file: Path | None = None
+
+
+def needs_other_server(error: PocketserveError) -> bool:
+    """Return whether a server is away or refuses for now; a request that is wrong, is so anywhere."""
+    if isinstance(error, ServerError):
+        return error.is_retryable
+    return isinstance(error, ServerUnreachableError)
+
+
+def check_fallback(fallback: FallbackServer) -> FallbackServer:
+    """Return it; TypeError or AddressError for what is no other server."""
+    if not isinstance(fallback, FallbackServer):
+        raise TypeError(f"fallback takes FallbackServer(url, token_file=…), not a {type(fallback).__name__}")
+    if not fallback.url:
+        raise AddressError("a fallback needs the URL of its server, such as http://192.168.1.20:8470")
+    return fallback
+
+
 class RequestSender:
     """Sends requests, for ``reconnect`` seconds again if they may be repeated and the connection was lost."""
 
-    def __init__(self, transport: Transport, reconnect: float, token_advice: str) -> None:
+    def __init__(
+        self, transport: Transport, reconnect: float, token_advice: str, fallback: SecondSender | None = None
+    ) -> None:
         self.transport = transport
+        self.fallback = fallback
         self._reconnect = reconnect
         self._token_advice = token_advice
 
     def send(self, request: Request) -> Answer:
         """Send a request and wait for its answer; ServerError for a status other than 200."""
+        if self.fallback is not None and request.may_fall_back and request.idempotent:
+            return self._send_to_either(request, self.fallback)
         try:
             return self._send_once(request)
         except ConnectionLostError as error:
             return self.send_again(request, error)
+
+    def _send_to_either(self, request: Request, fallback: SecondSender) -> Answer:
+        """Ask the first server, for its share of the time, and then the other one for the rest."""
+        begin = time.monotonic()
+        try:
+            return fallback.mark_first(self._send_once(fallback.first_part(request, begin)))
+        except PocketserveError as error:
+            return fallback.send(request, begin, error)
 
     def send_again(self, request: Request, error: ConnectionLostError) -> Answer:
         """Repeat a request whose connection was lost, if it may be, until the server is back or the time is over."""
@@ -72,6 +127,33 @@ class RequestSender:
         return ServerError(error.status, error.code, error.message, self._token_advice)
 
 
+class SecondSender:
+    """Sends what the first server does not answer to another one. All of a call has ``seconds``."""
+
+    def __init__(self, sender: RequestSender, url: str, first_url: str, seconds: float) -> None:
+        self.sender = sender
+        self._url, self._first_url, self._seconds = url, first_url, seconds
+
+    def first_part(self, request: Request, begin: float) -> Request:
+        """Return the request with the deadline that it has at the first server."""
+        return request._replace(deadline=begin + FIRST_SHARE * self._seconds)
+
+    def mark_first(self, answer: Answer) -> Answer:
+        """Return an answer as one of the first server."""
+        return answer._replace(server=self._first_url)
+
+    def send(self, request: Request, begin: float, error: PocketserveError) -> Answer:
+        """Send a request that failed with an error at the first server; raises that error where it does not help."""
+        if not needs_other_server(error):
+            raise error
+        try:
+            answer = self.sender.send(request._replace(deadline=begin + self._seconds, idempotent=False))
+        except PocketserveError as second:
+            error.add_note(f"nor did the fallback {self._url} answer: {second}")
+            raise error from second
+        return answer._replace(server=self._url)
+
+
 class Call(Generic[T]):
     """A request that was sent without waiting for its answer."""
 
@@ -80,14 +162,18 @@ class Call(Generic[T]):
         self._request = request
         self._decode = decode
         self._cancelled = False
-        self._pending: HttpPending | PendingAnswer | ConnectionLostError
+        self._pending: HttpPending | PendingAnswer | PocketserveError
         self._outcome: Answer | Exception | None = None
+        self._fallback = sender.fallback if request.may_fall_back and request.idempotent else None
+        self._begin = time.monotonic()
+        first = request if self._fallback is None else self._fallback.first_part(request, self._begin)
+        self._deadline = first.deadline
         try:
-            self._pending = sender.transport.start(request)
-        except ConnectionLostError as error:
+            self._pending = sender.transport.start(first)
+        except PocketserveError as error:
+            if not isinstance(error, ConnectionLostError) and (self._fallback is None or not needs_other_server(error)):
+                raise sender.advised(error) from None
             self._pending = error
-        except ServerError as error:
-            raise sender.advised(error) from None
 
     def done(self) -> bool:
         """Return whether the answer, or a failure, is there; :meth:`result` may still look for a lost server."""
@@ -115,6 +201,17 @@ class Call(Generic[T]):
         return self._decode(self._outcome)
 
     def _answer(self, timeout: float | None) -> Answer:
+        if self._fallback is None:
+            return self._answer_of_first(timeout)
+        left = max(LEAST_S, self._deadline - time.monotonic())
+        try:
+            return self._fallback.mark_first(self._answer_of_first(left if timeout is None else min(left, timeout)))
+        except PocketserveError as error:
+            if self._cancelled:
+                raise
+            return self._fallback.send(self._request, self._begin, error)
+
+    def _answer_of_first(self, timeout: float | None) -> Answer:
         try:
             if isinstance(self._pending, Exception):
                 raise self._pending
@@ -122,6 +219,8 @@ class Call(Generic[T]):
         except CancelledError:
             raise ServerError(499, "CANCELLED", "the request was cancelled before it was sent") from None
         except ConnectionLostError as error:
+            if self._fallback is not None and not self._cancelled:
+                raise  # the other server is asked, not this one looked for
             if self._cancelled:
                 text = "the connection was lost after the request had been cancelled"
                 raise ServerError(499, "CANCELLED", text) from None

@@ -12,17 +12,28 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import numpy.typing as npt
 
-from pocketserve_client.arrays import Array, as_array, as_tensor
+from pocketserve_client.arrays import as_array, as_tensor
 from pocketserve_client.automatic import AutomaticTransport
-from pocketserve_client.calls import FOREIGN, Call, ModelSequence, RequestSender, T, Transport, is_picture
+from pocketserve_client.calls import (
+    FOREIGN,
+    Call,
+    FallbackServer,
+    ModelSequence,
+    RequestSender,
+    SecondSender,
+    T,
+    Transport,
+    check_fallback,
+    is_picture,
+)
 from pocketserve_client.connection import MAX_ANSWER_BYTES
-from pocketserve_client.credentials import find_credentials, find_state_dir
+from pocketserve_client.credentials import Credentials, find_credentials, find_state_dir
 from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
 from pocketserve_client.http import DEFAULT_MAX_ANSWER_BYTES, DEFAULT_URL, HttpTransport
 from pocketserve_client.inputs import RawInput, raw_body, with_hint
 from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
 from pocketserve_client.socket import SocketTransport
-from pocketserve_client.transport import OCTETS, Answer, Request
+from pocketserve_client.transport import OCTETS, Answer, LabelledAnswer, Outputs, Picture, Request
 from pocketserve_wire import ApiError, oip, strict_json
 from pocketserve_wire.files import run_file
 from pocketserve_wire.handshake import LEAST_MAX_FRAME
@@ -47,6 +58,10 @@ class Client:
         reconnect: seconds for which a call looks for a server that was lost, before it fails. Only calls that may be
             repeated without harm do: all but :meth:`load`, :meth:`unload` and steps of a sequence.
         max_answer_bytes: bytes of the largest answer that is taken, from 4,096.
+        fallback: another server with the same models, such as a desktop's. Requests of :meth:`infer`, :meth:`predict`
+            and :meth:`model_metadata` go there when the first one is away or refuses for now, such as by QUEUE_FULL or
+            LOW_POWER; steps of a sequence and all other calls never do. ``timeout`` then limits both servers together,
+            of which the first one has half, and no lost server is looked for. The answer's ``server`` tells which one.
 
     Raises:
         AddressError: the URL cannot be a server's.
@@ -62,13 +77,15 @@ class Client:
         timeout: float = 60.0,
         reconnect: float = 5.0,
         max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
+        fallback: FallbackServer | None = None,
     ) -> None:
         address = url or os.environ.get("POCKETSERVE_URL") or None
         self.url = address or DEFAULT_URL
         credentials = find_credentials(token, token_file)
         seconds, size = _seconds("timeout", timeout, SHORTEST_S), _bytes("max_answer_bytes", max_answer_bytes)
         transport = _open(address, credentials.token, seconds, size)
-        self._sender = RequestSender(transport, _seconds("reconnect", reconnect, 0.0), credentials.advice)
+        second = None if fallback is None else _second_sender(check_fallback(fallback), self.url, seconds, size)
+        self._sender = RequestSender(transport, _seconds("reconnect", reconnect, 0.0), credentials.advice, second)
 
     def __enter__(self) -> Client:
         return self
@@ -79,6 +96,8 @@ class Client:
     def close(self) -> None:
         """Close the connections."""
         self._sender.transport.close()
+        if self._sender.fallback is not None:
+            self._sender.fallback.sender.transport.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Client can neither be pickled nor copied: make one in each process")
@@ -105,7 +124,12 @@ class Client:
 
     def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
         """Return inputs, outputs and versions of a model."""
-        return self._object("GET", _path(model, version))
+        request = Request("GET", _path(model, version), may_fall_back=True)
+        return _object(_document(self._sender.send(request)))
+
+    def model_interface(self, model: str, version: str | None = None) -> dict[str, Any]:
+        """Return what a program that asks the model is written from: tensors, calls, labels, ``fingerprint``."""
+        return self._object("GET", f"{_path(model, version)}/interface")
 
     def statistics(self, model: str | None = None, version: str | None = None) -> list[dict[str, Any]]:
         """Return counters of one version, one model or all models."""
@@ -141,6 +165,13 @@ class Client:
         """
         return str(self._object("GET", f"/pairing?wait_ms={wait_ms}").get("state"))
 
+    def page_ticket(self) -> dict[str, Any]:
+        """Return a ticket for the server's page: ``ticket``, good once, ``expires_in`` in seconds, and its ``url``.
+
+        The page's address is ``url`` with ``#ticket=`` and the ticket behind it.
+        """
+        return self._object("POST", "/web/ticket", {}, idempotent=False)
+
     def infer(
         self,
         model: str,
@@ -151,7 +182,7 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
         wait: float | None = None,
         datatypes: Mapping[str, str] | None = None,
-    ) -> dict[str, Array]:
+    ) -> Outputs:
         """Send tensors, get tensors; both travel as raw bytes.
 
         Args:
@@ -182,7 +213,7 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
         wait: float | None = None,
         datatypes: Mapping[str, str] | None = None,
-    ) -> Call[dict[str, Array]]:
+    ) -> Call[Outputs]:
         """Send tensors as :meth:`infer` does, without waiting for the answer.
 
         Over the socket any number of calls share the connection and their answers come in any order.
@@ -309,6 +340,16 @@ def _open(url: str | None, token: str | None, timeout: float, maximum: int) -> T
     )
 
 
+def _second_sender(fallback: FallbackServer, first_url: str, timeout: float, maximum: int) -> SecondSender:
+    """Return what asks the fallback; its token is the one that it was given, and no other."""
+    if not fallback.token and fallback.token_file is None:
+        credentials = Credentials(None, "the fallback was given no token")
+    else:
+        credentials = find_credentials(fallback.token, fallback.token_file)
+    transport = _open(fallback.url, credentials.token, timeout, maximum)
+    return SecondSender(RequestSender(transport, 0.0, credentials.advice), fallback.url, first_url, timeout)
+
+
 def _infer_request(
     model: str,
     inputs: Mapping[str, npt.ArrayLike],
@@ -338,12 +379,14 @@ def _infer_request(
     length = body.json_length if body.json_length is not None else body.length
     # A step changes its sequence's state: once is not twice.
     idempotent = not options.get("sequence_id")
-    return Request("POST", f"{_path(model, version)}/infer", body.chunks, length, OCTETS, wait, idempotent)
+    return Request("POST", f"{_path(model, version)}/infer", body.chunks, length, OCTETS, wait, idempotent, True)
 
 
-def _tensors(answer: Answer) -> dict[str, Array]:
+def _tensors(answer: Answer) -> Outputs:
     response = _decode(oip.decode_infer_response, answer.body, answer.json_length)
-    return {tensor.name: as_array(tensor) for tensor in response.outputs}
+    outputs = Outputs((tensor.name, as_array(tensor)) for tensor in response.outputs)
+    outputs.server = answer.server
+    return outputs
 
 
 def _predict_request(
@@ -355,7 +398,7 @@ def _predict_request(
         options.setdefault("timeout_ms", str(1000 * wait))
     path = f"/predictions/{_segment(model)}" + (f"?{urlencode(options, quote_via=quote)}" if options else "")
     idempotent = "sequence_id" not in options
-    return Request("POST", path, [body] if len(body) else [], 0, content_type, wait, idempotent)
+    return Request("POST", path, [body] if len(body) else [], 0, content_type, wait, idempotent, True)
 
 
 def _query_text(value: object) -> str:
@@ -364,7 +407,9 @@ def _query_text(value: object) -> str:
 
 def _prediction(answer: Answer) -> Any:
     """Return the answer's JSON, or the file that was asked for instead."""
-    return bytes(answer.body) if is_picture(answer) else _object(_document(answer))
+    content = Picture(answer.body) if is_picture(answer) else LabelledAnswer(_object(_document(answer)))
+    content.server = answer.server
+    return content
 
 
 def _document(answer: Answer) -> Any:

@@ -63,11 +63,17 @@ class ClientConnection:
     """A connection whose handshake is done; see :func:`pocketserve_client.handshake.open_connection`."""
 
     def __init__(
-        self, address: tuple[str, int], key: bytes | None, timeout: float, max_answer: int = MAX_ANSWER_BYTES
+        self,
+        address: tuple[str, int],
+        key: bytes | None,
+        timeout: float,
+        max_answer: int = MAX_ANSWER_BYTES,
+        connect_s: float | None = None,
     ) -> None:
         self._name = f"{address[0]}:{address[1]}"
         self._timeout = timeout
-        self._socket, self._decoder, self.limits = handshake.open_connection(address, key, timeout, max_answer)
+        seconds = timeout if connect_s is None else connect_s
+        self._socket, self._decoder, self.limits = handshake.open_connection(address, key, seconds, max_answer)
         # Blocking calls that return after a while: a timeout of Python's own would cost a poll() with each read.
         self._socket.setblocking(True)
         timeval = struct.pack("@ll", *divmod(round(PING_AFTER_S * 1e6), 1_000_000))
@@ -101,7 +107,7 @@ class ClientConnection:
 
     def start(self, request: Request) -> PendingAnswer:
         """Send a request; BODY_TOO_LARGE is raised before anything is sent."""
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + request.seconds_left(self._timeout)
         size, limit = request.body_length, self.limits.max_frame
         if size > limit:
             raise ServerError(413, "BODY_TOO_LARGE", f"the body has {size} bytes, the server takes {limit}")
@@ -122,7 +128,7 @@ class ClientConnection:
             try:
                 pending = self._register(frame)
                 if pending is not None:
-                    self._send([encode_head(frame, size), *request.chunks])
+                    self._send([encode_head(frame, size), *request.chunks], deadline)
                     self._last_use = time.monotonic()
                     return pending
             finally:
@@ -155,7 +161,7 @@ class ClientConnection:
         try:
             data = encode_frame(frame)
             sent = self._socket.send(data, socket.MSG_DONTWAIT)
-            self._send([data[sent:]])
+            self._send([data[sent:]], time.monotonic() + self._timeout)
             return True
         except OSError:
             return False  # full; or broken or closed, which whoever reads will see
@@ -180,9 +186,8 @@ class ClientConnection:
             pending.error = self._closed
         self._socket.close()
 
-    def _send(self, chunks: list[bytes | memoryview]) -> None:
+    def _send(self, chunks: list[bytes | memoryview], deadline: float) -> None:
         """Write everything; reads meanwhile when the server does not take it, so that neither side waits for ever."""
-        deadline = time.monotonic() + self._timeout
         rest = [memoryview(chunk) for chunk in chunks if len(chunk)]
         while rest:
             try:

@@ -67,20 +67,21 @@ class HttpTransport:
         headers = {"Content-Type": request.content_type} if request.chunks else {}
         if 0 < request.json_length < request.body_length:
             headers["Inference-Header-Content-Length"] = str(request.json_length)
-        self._exchange.begin(self._timeout, self._max_answer)
+        seconds = request.seconds_left(self._timeout)
+        self._exchange.begin(seconds, self._max_answer)
         try:
             with self._session.request(
                 request.method,
                 self._url + request.path,
                 data=b"".join(request.chunks) if request.chunks or request.method != "GET" else None,
                 headers=headers,
-                timeout=self._timeout,
+                timeout=seconds,
                 allow_redirects=False,
                 stream=True,
             ) as response:
                 content = _read(response, self._max_answer)
         except (requests.Timeout, ReadTimeoutError, TimeoutError):
-            raise ServerUnreachableError(f"{self._url} did not answer within {self._timeout:g} s") from None
+            raise ServerUnreachableError(f"{self._url} did not answer within {seconds:.3g} s") from None
         except FETCH_ERRORS as error:
             had_worked = self.answered and isinstance(error, (requests.ConnectionError, HTTPError))
             text = f"{self._url} cannot be reached ({innermost_reason(error)}); is the server running?"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 
 from pocketserve_client import fork_safety
 from pocketserve_client.connection import MAX_ANSWER_BYTES, ClientConnection, PendingAnswer
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerUnreachableError
-from pocketserve_client.transport import Answer, Request
+from pocketserve_client.transport import LEAST_S, Answer, Request
 
 DEFAULT_PORT = 8471
 
@@ -41,14 +43,15 @@ class SocketTransport:
 
     def send(self, request: Request) -> Answer:
         """Send a request and wait for its answer."""
-        return self.connect().start(request).result()
+        pending = self.connect(request.deadline).start(request)
+        return pending.result(request.seconds_left(self._timeout))
 
     def start(self, request: Request) -> PendingAnswer:
         """Send a request without waiting."""
-        return self.connect().start(request)
+        return self.connect(request.deadline).start(request)
 
-    def connect(self) -> ClientConnection:
-        """Return a connection that takes requests: the one that there is, or a new one."""
+    def connect(self, deadline: float = math.inf) -> ClientConnection:
+        """Return a connection that takes requests: the one that there is, or a new one by the monotonic time."""
         connection = self._connection
         if connection is not None and connection.usable:
             return connection
@@ -59,7 +62,8 @@ class SocketTransport:
             if previous is not None and previous.usable:
                 return previous
             try:
-                connection = ClientConnection(self._address, self._key, self._timeout, self._max_answer)
+                seconds = max(LEAST_S, min(self._timeout, deadline - time.monotonic()))
+                connection = ClientConnection(self._address, self._key, self._timeout, self._max_answer, seconds)
             except NotOurServerError:
                 raise
             except ServerUnreachableError as error:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from pocketserve_client.arrays import Array
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"
+LEAST_S = 1e-3  # of a wait: 0 would mean none, or for ever
 
 
 class Request(NamedTuple):
@@ -19,6 +24,12 @@ class Request(NamedTuple):
     content_type: str = JSON
     wait: float | None = None  # seconds until its work must start; None leaves it to the server
     idempotent: bool = True  # it may be sent again when its connection was lost
+    may_fall_back: bool = False  # another server with the same models may answer it
+    deadline: float = math.inf  # monotonic time by which its answer is no longer waited for
+
+    def seconds_left(self, most: float) -> float:
+        """Return the seconds until its deadline, up to so many; a little above 0 when it is over."""
+        return most if self.deadline == math.inf else max(LEAST_S, min(most, self.deadline - time.monotonic()))
 
     @property
     def body_length(self) -> int:
@@ -33,3 +44,22 @@ class Answer(NamedTuple):
     body: bytes | memoryview
     json_length: int | None = None
     content_type: str = JSON
+    server: str = ""  # the URL of the server that gave it, where there are two
+
+
+class Outputs(dict[str, Array]):
+    """Arrays by output name. With a fallback, ``server`` is the URL of the server that answered; else empty."""
+
+    server: str = ""
+
+
+class LabelledAnswer(dict[str, Any]):
+    """An answer to raw input; ``server`` as in :class:`Outputs`."""
+
+    server: str = ""
+
+
+class Picture(bytes):
+    """The bytes of a PNG file; ``server`` as in :class:`Outputs`."""
+
+    server: str = ""

@@ -1,0 +1,191 @@
+"""A client with two servers: the second one answers what the first one cannot take now, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from conftest import MODELS, Server
+from pocketserve_client import AddressError, Client, FallbackServer, ServerError, ServerUnreachableError
+
+pytestmark = pytest.mark.live
+FLOWER = np.array([[5.1, 3.5, 1.4]], np.float32)
+DIGIT = (MODELS / "digits/samples/7.png").read_bytes()
+BACKGROUND = {"priority": 6}  # what a server with little power refuses
+LIMIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _own_home(monkeypatch, tmp_path):
+    """No token or setting of whoever runs the tests."""
+    for name in [name for name in os.environ if name.startswith("POCKETSERVE_")]:
+        monkeypatch.delenv(name)
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+
+
+@pytest.fixture(params=["http", "socket"])
+def transport(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def phone(new_server) -> Server:
+    """A server that may be killed, and refuses background work."""
+    return new_server(MODELS, "--low-power", "on", "--load", "petals")
+
+
+def url(server: Server, transport: str) -> str:
+    return f"{transport}://127.0.0.1:{server.ready[transport]['port']}"
+
+
+@pytest.fixture
+def client(phone, server, transport) -> Iterator[Client]:
+    """Of the phone's server, with the shared one behind it; each has a token of its own."""
+    assert phone.token != server.token
+    fallback = FallbackServer(url(server, transport), server.token)
+    with Client(url(phone, transport), phone.token, timeout=LIMIT_S, fallback=fallback) as one:
+        yield one
+
+
+def successes(server: Server, model: str) -> int:
+    content = server.call("GET", f"/v2/models/{model}/stats").json()["model_stats"]
+    return sum(entry["inference_stats"]["success"]["count"] for entry in content)
+
+
+def kill(server: Server) -> None:
+    server.process.kill()
+    server.process.wait(LIMIT_S)
+
+
+def test_the_first_server_answers_while_it_can(client, phone, server, transport):
+    before = successes(server, "petals")
+    answer, outputs = client.predict("petals", FLOWER.tolist()), client.infer("petals", {"features": FLOWER})
+    assert answer.server == outputs.server == url(phone, transport)
+    assert json.loads(json.dumps(answer)) == answer and successes(server, "petals") == before
+
+
+def test_a_killed_server_is_answered_for(client, phone, server, transport):
+    first = client.infer("petals", {"features": FLOWER})
+    kill(phone)
+    second = client.infer("petals", {"features": FLOWER})
+    np.testing.assert_array_equal(first["petal_width"], second["petal_width"])
+    assert second.server == url(server, transport)
+    labels = client.predict("digits", DIGIT, top_k=1)
+    assert labels["predictions"][0]["label"] == "7" and labels.server == url(server, transport)
+    picture = client.predict("digits", DIGIT, annotate="png")
+    assert picture.startswith(b"\x89PNG") and picture.server == url(server, transport)
+    assert client.model_metadata("petals")["name"] == "petals"
+
+
+def test_calls_that_were_started_without_waiting(client, phone, server, transport):
+    calls = [client.async_infer("petals", {"features": FLOWER}) for _ in range(4)]
+    assert {call.result().server for call in calls} == {url(phone, transport)}
+    kill(phone)
+    calls = [client.async_predict("petals", FLOWER.tolist()) for _ in range(4)]
+    assert [call.result().server for call in calls] == [url(server, transport)] * 4
+    assert calls[0].result() is not None  # said again
+
+
+def test_a_refusal_goes_to_the_other_server(client, phone, server, transport):
+    assert client.predict("petals", FLOWER.tolist(), parameters=BACKGROUND).server == url(server, transport)
+    call = client.async_infer("petals", {"features": FLOWER}, parameters=BACKGROUND)
+    assert call.result().server == url(server, transport)
+    assert client.predict("petals", FLOWER.tolist()).server == url(phone, transport)
+    with Client(url(phone, transport), phone.token) as alone, pytest.raises(ServerError) as refusal:
+        alone.predict("petals", FLOWER.tolist(), parameters=BACKGROUND)  # never by itself
+    assert refusal.value.code == "LOW_POWER"
+
+
+def test_a_wrong_request_is_wrong_anywhere(client, phone, server):
+    before = successes(server, "petals")
+    for wrong in (lambda: client.predict("petals", [1.0]), lambda: client.infer("no-such-model", {"x": FLOWER})):
+        with pytest.raises(ServerError) as refusal:
+            wrong()
+        assert not getattr(refusal.value, "__notes__", [])
+    assert successes(server, "petals") == before
+
+
+def test_what_is_about_one_server_stays_there(client, phone, server):
+    kill(phone)
+    for call in (
+        lambda: client.load("petals"),
+        lambda: client.unload("petals"),
+        client.open_pairing,
+        client.close_pairing,
+        client.pairing_state,
+        client.index,
+        client.statistics,
+        client.server_metadata,
+        client.is_ready,
+        lambda: client.infer("petals", {"features": FLOWER}, parameters={"sequence_id": 5, "sequence_start": True}),
+        lambda: client.predict("petals", FLOWER.tolist(), parameters={"sequence_id": 5, "sequence_start": True}),
+    ):
+        with pytest.raises(ServerUnreachableError):
+            call()
+    assert server.call("GET", "/v2/models/petals/ready").status_code == 200
+
+
+def test_a_frozen_server_leaves_time_for_the_other(phone, server, transport):
+    """Its kernel still takes connections: nobody answers for half of the time."""
+    fallback = FallbackServer(url(server, transport), server.token)
+    begin = time.monotonic()
+    phone.process.send_signal(signal.SIGSTOP)
+    try:
+        with Client(url(phone, transport), phone.token, timeout=4.0, fallback=fallback) as client:
+            assert client.predict("petals", FLOWER.tolist()).server == url(server, transport)
+            assert client.async_predict("petals", FLOWER.tolist()).result().server == url(server, transport)
+    finally:
+        phone.process.send_signal(signal.SIGCONT)
+    assert time.monotonic() - begin < LIMIT_S
+
+
+def test_one_deadline_over_both(new_server, phone, transport):
+    """Two frozen servers take no more than the call's own time, and the error tells of both."""
+    other = new_server(MODELS)
+    fallback = FallbackServer(url(other, transport), other.token)
+    with Client(url(phone, transport), phone.token, timeout=2.0, fallback=fallback) as client:
+        for each in (phone, other):
+            each.process.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        try:
+            with pytest.raises(ServerUnreachableError) as error:
+                client.predict("petals", FLOWER.tolist())
+            assert time.monotonic() - begin < LIMIT_S
+            assert f"nor did the fallback {url(other, transport)} answer" in error.value.__notes__[0]
+        finally:
+            for each in (phone, other):
+                each.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("token", [None, "", "another-token-of-32-characters-at-least"])
+def test_a_fallback_is_never_given_the_token_of_the_first(phone, server, transport, token, monkeypatch):
+    """Neither the one that was given nor that of the environment; a wrong one does not hide the first error."""
+    monkeypatch.setenv("POCKETSERVE_TOKEN", server.token)
+    fallback = FallbackServer(url(server, transport), token)
+    with Client(url(phone, transport), phone.token, fallback=fallback) as client:
+        with pytest.raises(ServerError) as error:
+            client.predict("petals", FLOWER.tolist(), parameters=BACKGROUND)
+        assert error.value.code == "LOW_POWER" and "nor did the fallback" in error.value.__notes__[0]
+
+
+def test_a_token_from_a_file(phone, server, transport, tmp_path):
+    path = tmp_path / "token"
+    path.write_text(server.token)
+    fallback = FallbackServer(url(server, transport), token_file=path)
+    with Client(url(phone, transport), phone.token, fallback=fallback) as client:
+        assert client.predict("petals", FLOWER.tolist(), parameters=BACKGROUND).server == url(server, transport)
+
+
+def test_what_is_no_fallback():
+    with pytest.raises(TypeError, match="FallbackServer"):
+        Client("http://127.0.0.1:1", fallback="http://127.0.0.1:2")
+    for address in ("", "ftp://127.0.0.1:2"):
+        with pytest.raises(AddressError):
+            Client("http://127.0.0.1:1", fallback=FallbackServer(address))
