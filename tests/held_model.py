@@ -18,7 +18,7 @@ Until = Callable[[Callable[[], bool]], None]
 
 
 class HeldModel:
-    """Petals, whose one session is held from :meth:`hold` to :meth:`go`.
+    """A model, Petals unless named, whose one session is held from :meth:`hold` to :meth:`go`.
 
     Attributes:
         peer: a connection to its server.
@@ -29,14 +29,15 @@ class HeldModel:
     queue: ModelQueue
     _held: Future[Any]
 
-    def __init__(self, started: Any, until: Until) -> None:
+    def __init__(self, started: Any, until: Until, model: str = "petals") -> None:
+        self.model = model
         self.service, self.server, self.connect = started.service, started.server, started.connect
         self.until, self._go = until, threading.Event()
         self.peer: Framed = started.connect()
 
     def hold(self, pool: ThreadPoolExecutor) -> None:
         """Take the session. The model is loaded."""
-        handle: ModelHandle = self.service.engine.running("petals", "tflite")
+        handle: ModelHandle = self.service.engine.running(self.model, "tflite")
         self.handle, self.queue = handle, handle.queue
         held = threading.Event()
 
@@ -56,7 +57,7 @@ class HeldModel:
 
     def ended(self, how: str) -> int:
         """How many requests ended so, by the statistics."""
-        count: int = self.service.engine.statistics("petals", "tflite").unanswered[how].count
+        count: int = self.service.engine.statistics(self.model, "tflite").unanswered[how].count
         return count
 
     def go(self) -> None:

@@ -19,6 +19,8 @@ final class Answer {
     final String contentType;
     final byte[] body;
     final int jsonLength;
+    /** Host and port of the server that gave it, where there are two; else empty. */
+    final String server;
     private final long retryAfterMs;
 
     /**
@@ -28,11 +30,31 @@ final class Answer {
      * @param retryAfterMs -1 when the answer does not say
      */
     Answer(int status, String contentType, int jsonLength, byte[] body, long retryAfterMs) {
+        this(status, contentType, jsonLength, body, retryAfterMs, "");
+    }
+
+    private Answer(int status, String contentType, int jsonLength, byte[] body, long retryAfterMs, String server) {
+        this.server = server;
         this.status = status;
         this.contentType = contentType;
         this.jsonLength = jsonLength;
         this.body = body;
         this.retryAfterMs = retryAfterMs;
+    }
+
+    /** The same answer as one of a server by its name. */
+    Answer from(String name) {
+        return new Answer(status, contentType, jsonLength, body, retryAfterMs, name);
+    }
+
+    /** Returns the server's refusal if the same call may be made again later; null for any other answer. */
+    PocketServeException temporaryRefusal() {
+        try {
+            orThrow();
+            return null;
+        } catch (PocketServeException error) {
+            return error.isRetryable() ? error : null;
+        }
     }
 
     /** This answer if it is a success; success is exactly 200. */

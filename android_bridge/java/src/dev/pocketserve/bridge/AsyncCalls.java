@@ -35,9 +35,17 @@ public final class AsyncCalls {
     private final ThreadPoolExecutor threads;
 
     AsyncCalls(Calls calls, Executor executor) {
+        this(calls, executor, pool());
+    }
+
+    private AsyncCalls(Calls calls, Executor executor, ThreadPoolExecutor threads) {
         this.calls = calls;
         this.executor = executor;
-        this.threads = new ThreadPoolExecutor(
+        this.threads = threads;
+    }
+
+    private static ThreadPoolExecutor pool() {
+        ThreadPoolExecutor threads = new ThreadPoolExecutor(
                 THREADS, THREADS, 10, TimeUnit.SECONDS, new LinkedBlockingQueue<Runnable>(), new ThreadFactory() {
                     @Override
                     public Thread newThread(Runnable work) {
@@ -48,6 +56,21 @@ public final class AsyncCalls {
                 });
         // An idle client keeps no threads.
         threads.allowCoreThreadTimeOut(true);
+        return threads;
+    }
+
+    /**
+     * The same calls, whose callbacks run elsewhere.
+     *
+     * @param other runs callbacks in place of the client's own executor; one that runs them at once must not be kept
+     *     waiting, because a thread of this library is
+     * @return shares connection and threads with this one
+     */
+    public AsyncCalls on(Executor other) {
+        if (other == null) {
+            throw new IllegalArgumentException("there is no executor");
+        }
+        return new AsyncCalls(calls, other, threads);
     }
 
     Executor executor() {

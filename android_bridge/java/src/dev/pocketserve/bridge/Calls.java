@@ -54,7 +54,8 @@ final class Calls {
             throw new IllegalArgumentException("there is no input");
         }
         PredictOptions effective = options == null ? PLAIN : options;
-        Request request = Request.postRaw("/predictions/" + encoded(model) + effective.query(), input, contentType);
+        Request request = Request.postRaw("/predictions/" + encoded(model) + effective.query(), input, contentType)
+                .allowFallback();
         if (effective.isSequenceStep()) {
             request.once();
         }
@@ -73,7 +74,8 @@ final class Calls {
             }
         }
         InferOptions effective = options == null ? PLAIN_TENSORS : options;
-        Request request = InferCodec.encode(model(model, effective.getVersion()) + "/infer", effective, inputs);
+        Request request = InferCodec.encode(model(model, effective.getVersion()) + "/infer", effective, inputs)
+                .allowFallback();
         if (effective.isSequenceStep()) {
             request.once();
         }
@@ -134,8 +136,8 @@ final class Calls {
         };
     }
 
-    private PreparedCall<JSONObject> object(String path) {
-        return new PreparedCall<JSONObject>(Request.get(path)) {
+    private PreparedCall<JSONObject> object(Request request) {
+        return new PreparedCall<JSONObject>(request) {
             @Override
             JSONObject read(Answer answer) throws PocketServeException {
                 return answer.orThrow().object();
@@ -144,11 +146,11 @@ final class Calls {
     }
 
     PreparedCall<JSONObject> serverMetadata() {
-        return object("/v2");
+        return object(Request.get("/v2"));
     }
 
     PreparedCall<JSONObject> modelMetadata(String model, String version) {
-        return object(model(model, version));
+        return object(Request.get(model(model, version)).allowFallback());
     }
 
     PreparedCall<List<String>> models() {

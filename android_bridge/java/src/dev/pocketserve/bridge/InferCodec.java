@@ -96,7 +96,7 @@ final class InferCodec {
         if (tail.hasRemaining()) {
             throw Answer.bad(tail.remaining() + " bytes follow the last tensor", null);
         }
-        return new InferResult(json, tensors);
+        return new InferResult(json, tensors, answer.server);
     }
 
     private static Tensor output(JSONObject output, ByteBuffer tail) throws PocketServeException {

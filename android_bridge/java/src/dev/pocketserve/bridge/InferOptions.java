@@ -18,7 +18,12 @@ public final class InferOptions {
     public InferOptions() {
     }
 
-    InferOptions(InferOptions from) {
+    /**
+     * The same as others, to be changed without changing those.
+     *
+     * @param from is not changed
+     */
+    public InferOptions(InferOptions from) {
         parameters.putAll(from.parameters);
         outputs.addAll(from.outputs);
         version = from.version;

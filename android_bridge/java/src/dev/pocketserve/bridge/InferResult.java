@@ -8,10 +8,21 @@ import org.json.JSONObject;
 public final class InferResult {
     private final JSONObject json;
     private final Map<String, Tensor> tensors;
+    private final String server;
 
-    InferResult(JSONObject json, Map<String, Tensor> tensors) {
+    InferResult(JSONObject json, Map<String, Tensor> tensors, String server) {
+        this.server = server;
         this.json = json;
         this.tensors = Collections.unmodifiableMap(tensors);
+    }
+
+    /**
+     * The server that answered, for a client with a {@link PocketServe.Builder#fallback}.
+     *
+     * @return its host and port, such as {@code 127.0.0.1:8471}; empty for a client of one server
+     */
+    public String getServer() {
+        return server;
     }
 
     /**

@@ -1,5 +1,8 @@
 package dev.pocketserve.bridge;
 
+import java.util.ArrayList;
+import java.util.List;
+import org.json.JSONArray;
 import org.json.JSONObject;
 
 /** An entry of an answer: a class, a thing that was found, or a value. */
@@ -29,6 +32,49 @@ public final class Label {
      */
     public String getLabel() {
         return text;
+    }
+
+    /**
+     * Returns a number of the entry by its name.
+     *
+     * @param name such as {@code start}
+     * @return NaN when the entry has none
+     */
+    public double getNumber(String name) {
+        return json.optDouble(name, Double.NaN);
+    }
+
+    /**
+     * Returns a list of numbers of the entry by its name.
+     *
+     * @param name such as {@code embedding}
+     * @return empty when the entry has none
+     */
+    public float[] getNumbers(String name) {
+        JSONArray values = json.optJSONArray(name);
+        float[] numbers = new float[values == null ? 0 : values.length()];
+        for (int i = 0; i < numbers.length; i++) {
+            numbers[i] = (float) values.optDouble(i, Double.NaN);
+        }
+        return numbers;
+    }
+
+    /**
+     * Returns entries of the entry by their name.
+     *
+     * @param name such as {@code keypoints}
+     * @return empty when the entry has none
+     */
+    public List<Label> getEntries(String name) {
+        JSONArray values = json.optJSONArray(name);
+        List<Label> entries = new ArrayList<>();
+        for (int i = 0; values != null && i < values.length(); i++) {
+            JSONObject entry = values.optJSONObject(i);
+            if (entry != null) {
+                entries.add(new Label(entry));
+            }
+        }
+        return entries;
     }
 
     /**

@@ -46,6 +46,24 @@ public final class ModelState {
         return json.optString("reason", "");
     }
 
+    /**
+     * Returns whether requests that name no version are answered by this one.
+     *
+     * @return false also where the server is older and does not say
+     */
+    public boolean isDefault() {
+        return json.optBoolean("default");
+    }
+
+    /**
+     * Returns the task of the model.
+     *
+     * @return such as {@code image-classification}; empty as long as it is not known
+     */
+    public String getTask() {
+        return json.isNull("task") ? "" : json.optString("task");
+    }
+
     @Override
     public String toString() {
         return json.toString();

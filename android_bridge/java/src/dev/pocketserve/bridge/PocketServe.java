@@ -52,6 +52,10 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         }
     }
 
+    private static String name(Settings settings, Transport transport) {
+        return settings.host + ":" + (transport == Transport.HTTP ? settings.httpPort : settings.socketPort);
+    }
+
     /**
      * Starts to describe a client.
      *
@@ -124,6 +128,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         boolean httpFallback;
         private String token;
         private File tokenFile;
+        private Builder fallback;
 
         private Builder() {
         }
@@ -221,6 +226,23 @@ public final class PocketServe extends BlockingCalls implements Closeable {
         public Builder tokenFile(File file) {
             this.tokenFile = file;
             this.token = null;
+            return this;
+        }
+
+        /**
+         * Sets another server with the same models, such as a desktop's, for what the first one cannot take now.
+         * Inference and a model's metadata are asked there when the first server is away, silent for half of the
+         * call's time, or refuses for now, such as by QUEUE_FULL or LOW_POWER. Nothing else is, and no step of a
+         * sequence. The call's time limits both together; a lost server is not looked for.
+         *
+         * @param other describes that server: its address, transport and own token, which is never the first one's
+         * @return this
+         */
+        public Builder fallback(Builder other) {
+            if (notNull("fallback", other) == this || other.fallback != null) {
+                throw new IllegalArgumentException("a fallback is another server, and has no fallback itself");
+            }
+            this.fallback = other;
             return this;
         }
 
@@ -339,9 +361,19 @@ public final class PocketServe extends BlockingCalls implements Closeable {
          * @throws PocketServeException TOKEN_UNREADABLE
          */
         public PocketServe build() throws PocketServeException {
-            String checked = tokenFile != null ? TokenFile.read(tokenFile) : TokenFile.check(token);
-            Settings settings = new Settings(this, checked);
-            return new PocketServe(this, settings, new RetryingLink(createLink(this, settings), settings.reconnectMs));
+            Settings settings = settings();
+            Link direct = createLink(this, settings);
+            Link link = new RetryingLink(direct, settings.reconnectMs);
+            if (fallback != null) {
+                Settings other = fallback.settings();
+                link = new FallbackLink(direct, link, name(settings, transport),
+                        createLink(fallback, other), name(other, fallback.transport));
+            }
+            return new PocketServe(this, settings, link);
+        }
+
+        private Settings settings() throws PocketServeException {
+            return new Settings(this, tokenFile != null ? TokenFile.read(tokenFile) : TokenFile.check(token));
         }
     }
 }

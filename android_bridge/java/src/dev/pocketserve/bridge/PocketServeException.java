@@ -36,6 +36,8 @@ public final class PocketServeException extends IOException {
     public static final String BAD_ANSWER = "BAD_ANSWER";
     /** Server and library speak different versions of the socket protocol. */
     public static final String UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION";
+    /** The model is not the one that a generated class was made from; the message tells how to make it again. */
+    public static final String MODEL_CHANGED = "MODEL_CHANGED";
     /** The call was cancelled by its caller, or the calling thread was interrupted. */
     public static final String CANCELLED = "CANCELLED";
     /** The client was closed. */

@@ -12,7 +12,12 @@ public final class PredictOptions {
     public PredictOptions() {
     }
 
-    PredictOptions(PredictOptions from) {
+    /**
+     * The same as others, to be changed without changing those.
+     *
+     * @param from is not changed
+     */
+    public PredictOptions(PredictOptions from) {
         query.putAll(from.query);
         timeoutMs = from.timeoutMs;
     }

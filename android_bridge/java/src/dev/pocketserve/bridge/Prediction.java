@@ -11,8 +11,10 @@ public final class Prediction {
     private final JSONObject json;
     private final List<Label> labels;
     private final byte[] picture;
+    private final String server;
 
-    private Prediction(JSONObject json, List<Label> labels, byte[] picture) {
+    private Prediction(JSONObject json, List<Label> labels, byte[] picture, String server) {
+        this.server = server;
         this.json = json;
         this.labels = Collections.unmodifiableList(labels);
         this.picture = picture;
@@ -20,7 +22,7 @@ public final class Prediction {
 
     static Prediction from(Answer answer) throws PocketServeException {
         if (answer.contentType != null && answer.contentType.startsWith("image/")) {
-            return new Prediction(new JSONObject(), Collections.<Label>emptyList(), answer.body);
+            return new Prediction(new JSONObject(), Collections.<Label>emptyList(), answer.body, answer.server);
         }
         JSONObject json = answer.object();
         JSONArray entries = json.optJSONArray("predictions");
@@ -35,7 +37,16 @@ public final class Prediction {
             }
             labels.add(new Label(entry));
         }
-        return new Prediction(json, labels, null);
+        return new Prediction(json, labels, null, answer.server);
+    }
+
+    /**
+     * The server that answered, for a client with a {@link PocketServe.Builder#fallback}.
+     *
+     * @return its host and port, such as {@code 127.0.0.1:8471}; empty for a client of one server
+     */
+    public String getServer() {
+        return server;
     }
 
     /**

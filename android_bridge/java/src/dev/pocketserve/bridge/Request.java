@@ -20,6 +20,7 @@ final class Request {
     private final ByteBuffer[] body;
     private boolean idempotent = true;
     private boolean open;
+    private boolean fallsBack;
 
     private Request(String method, String path, String contentType, int jsonLength, ByteBuffer... body) {
         Extensions.contentType(contentType); // refuses what neither transport can carry, while the caller is there
@@ -67,6 +68,16 @@ final class Request {
     Request withoutToken() {
         open = true;
         return this;
+    }
+
+    /** Marks a call that another server with the same models may answer. */
+    Request allowFallback() {
+        fallsBack = true;
+        return this;
+    }
+
+    boolean mayFallBack() {
+        return fallsBack;
     }
 
     boolean isIdempotent() {

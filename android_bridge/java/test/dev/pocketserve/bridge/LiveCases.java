@@ -160,7 +160,9 @@ public abstract class LiveCases {
         assertFalse(client.isModelReady("petals", "none"));
         boolean listed = false;
         for (ModelState state : client.index()) {
-            listed |= state.getName().equals("petals") && state.getState().equals("READY");
+            boolean answers = state.getName().equals("petals") && state.isDefault();
+            listed |= answers && state.getState().equals("READY");
+            assertTrue(!answers || state.getTask().equals("tabular-regression"));
         }
         assertTrue(listed);
     }

@@ -1,0 +1,67 @@
+package dev.pocketserve.bridge;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+
+/**
+ * A model's answer with entries of a generated class's own type.
+ *
+ * @param <T> what an entry is, such as a detection
+ */
+public final class TypedAnswer<T> {
+    private final Prediction prediction;
+    private final List<T> entries;
+
+    /**
+     * Holds an answer.
+     *
+     * @param prediction the answer as it came
+     * @param entries its entries in their order
+     */
+    public TypedAnswer(Prediction prediction, List<T> entries) {
+        this.prediction = prediction;
+        this.entries = Collections.unmodifiableList(new ArrayList<>(entries));
+    }
+
+    /**
+     * Returns the entries, the best first where there is an order.
+     *
+     * @return read-only; empty when nothing was found
+     */
+    public List<T> getEntries() {
+        return entries;
+    }
+
+    /**
+     * Returns the first of {@link #getEntries}.
+     *
+     * @return null when nothing was found
+     */
+    public T getBest() {
+        return entries.isEmpty() ? null : entries.get(0);
+    }
+
+    /**
+     * Returns how long the server took.
+     *
+     * @return never null
+     */
+    public Timing getTiming() {
+        return prediction.getTiming();
+    }
+
+    /**
+     * Returns the answer as it came, for what has no type: a drawn picture, a mask.
+     *
+     * @return never null
+     */
+    public Prediction getPrediction() {
+        return prediction;
+    }
+
+    @Override
+    public String toString() {
+        return prediction.getModel() + ": " + entries;
+    }
+}

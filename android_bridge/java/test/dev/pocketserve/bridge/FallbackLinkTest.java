@@ -1,0 +1,118 @@
+package dev.pocketserve.bridge;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertSame;
+import static org.junit.Assert.assertTrue;
+
+import org.junit.Test;
+
+/** Two servers under one deadline: which of them is asked, for how long, and whose fault counts. No time passes here. */
+public class FallbackLinkTest {
+    private static final int LIMIT = 30_000;
+    private final FakeClock clock = new FakeClock();
+    private final Server first = new Server();
+    private final Server second = new Server();
+    private final FallbackLink link = new FallbackLink(first, first, "first:1", second, "second:2");
+
+    /** Takes some time, and then fails, refuses or answers. */
+    private final class Server implements Link {
+        PocketServeException fault;
+        String refusal;
+        int attempts;
+        long allowedMs;
+        long takesMs;
+
+        @Override
+        public Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
+                throws PocketServeException {
+            attempts++;
+            allowedMs = deadline.remainingMs();
+            clock.pass(takesMs);
+            if (fault != null) {
+                throw fault;
+            }
+            String json = refusal == null ? "{}" : "{\"error\":\"no\",\"code\":\"" + refusal + "\"}";
+            byte[] body = json.getBytes(FakePeer.UTF_8);
+            return new Answer(refusal == null ? 200 : 503, "application/json", body.length, body, -1);
+        }
+
+        @Override
+        public void close() {
+            fault = Faults.closed();
+        }
+    }
+
+    private Answer ask(Request request) throws PocketServeException {
+        return link.exchange(request, Deadline.in(10_000, clock), new Cancellation());
+    }
+
+    private Answer ask() throws PocketServeException {
+        return ask(Request.get("/v2/models/m").allowFallback());
+    }
+
+    private static PocketServeException away() {
+        return Faults.connecting("127.0.0.1", 8471, new java.net.ConnectException("refused"));
+    }
+
+    @Test(timeout = LIMIT)
+    public void theFirstHasHalfOfTheTimeAndTheOtherTheRest() throws Exception {
+        first.takesMs = 4000;
+        first.fault = away();
+        assertEquals("second:2", ask().server);
+        assertEquals(5000, first.allowedMs);
+        assertEquals(6000, second.allowedMs);
+    }
+
+    @Test(timeout = LIMIT)
+    public void anAnswerOfTheFirstIsTaken() throws Exception {
+        assertEquals("first:1", ask().server);
+        assertEquals(0, second.attempts);
+    }
+
+    @Test(timeout = LIMIT)
+    public void aRefusalForNowGoesToTheOther() throws Exception {
+        for (String code : new String[] {"QUEUE_FULL", "LOW_POWER", "SHUTTING_DOWN", "MEMORY_BUDGET"}) {
+            first.refusal = code;
+            assertEquals("second:2", ask().server);
+        }
+        first.refusal = "INVALID_TENSOR";
+        assertEquals("first:1", ask().server);
+        assertEquals(4, second.attempts);
+    }
+
+    @Test(timeout = LIMIT)
+    public void theFaultOfTheFirstCounts() throws Exception {
+        first.refusal = "QUEUE_FULL";
+        second.fault = away();
+        PocketServeException error = ExpectedFailure.of("QUEUE_FULL", this::ask);
+        assertTrue(error.isRetryable());
+        assertSame(second.fault, error.getSuppressed()[0]);
+        second.fault = Faults.closed();
+        ExpectedFailure.of(PocketServeException.CLOSED, this::ask);
+    }
+
+    @Test(timeout = LIMIT)
+    public void whatMayNotBeMadeTwiceStays() throws Exception {
+        first.fault = away();
+        ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE, () -> ask(Request.get("/v2/models")));
+        ExpectedFailure.of(PocketServeException.SERVER_UNREACHABLE,
+                () -> ask(Request.get("/v2/models/m").allowFallback().once()));
+        first.fault = Cancellation.cancelled(null);
+        ExpectedFailure.of(PocketServeException.CANCELLED, this::ask);
+        assertEquals(0, second.attempts);
+    }
+
+    @Test(timeout = LIMIT)
+    public void aFallbackHasNone() {
+        PocketServe.Builder builder = PocketServe.builder();
+        PocketServe.Builder chained = PocketServe.builder().fallback(PocketServe.builder());
+        for (PocketServe.Builder wrong : new PocketServe.Builder[] {null, builder, chained}) {
+            try {
+                builder.fallback(wrong);
+            } catch (IllegalArgumentException expected) {
+                continue;
+            }
+            throw new AssertionError("taken");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+"""A Java client of two real servers: the second one answers what the first one cannot take now, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import MODELS, ROOT, Server
+
+from .conftest import load_script
+
+pytestmark = [pytest.mark.java, pytest.mark.live]
+SCRIPT: Any = load_script(ROOT / "android_bridge" / "build.py")
+
+
+@pytest.fixture(scope="module")
+def built(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, Path]:
+    """The build, the library and its tests."""
+    build = SCRIPT.Build(toolchain, tmp_path_factory.mktemp("java"))
+    library = build.library()
+    return build, library, build.tests(library)
+
+
+def properties(prefix: str, server: Server, folder: Path) -> dict[str, str]:
+    """Lead Java to a server."""
+    token = folder / f"{prefix}.token"
+    token.write_text(server.token or "")
+    ports = {f"{prefix}.{name}": str(server.ready[name]["port"]) for name in ("http", "socket")}
+    return {**ports, f"{prefix}.token": str(token), f"{prefix}.pid": str(server.process.pid)}
+
+
+@pytest.mark.parametrize("transport", ["HTTP", "SOCKET"])
+def test_two_servers(built: tuple[Any, Path, Path], new_server: Any, tmp_path: Path, transport: str) -> None:
+    build, library, tests = built
+    phone, desktop = new_server(MODELS, "--low-power", "on"), new_server(MODELS)
+    assert phone.token != desktop.token
+    where = properties("pocketserve.phone", phone, tmp_path) | properties("pocketserve", desktop, tmp_path)
+    where |= {"pocketserve.transport": transport, "pocketserve.digits": str(MODELS / "digits/samples")}
+    outcomes = build.run_tests(library, tests, ["dev.pocketserve.bridge.FallbackLiveTest"], where)
+    assert outcomes and not [outcome.trace for outcome in outcomes if outcome.trace], outcomes[0].trace
+    assert phone.process.wait(30) != 0
