@@ -1,10 +1,11 @@
-"""Builds and tests the Java library and its desktop stand-in, with the JDK and Debian's Android tools.
+"""Builds and tests the libraries for Java and Kotlin and the desktop stand-in, with the JDK and Debian's Android tools.
 
-Usage: python android_bridge/build.py [jar|docs|aar|style|dex|desktop|test|all] [--output FOLDER]
+Usage: python android_bridge/build.py [jar|docs|ktx|aar|style|dex|desktop|test|all] [--output FOLDER]
 
     jar       the library, compiled against the classes of Android 6 (API 23): pocketserve-bridge.jar
     docs      its documentation; every public member must have one
-    aar       the library as an Android archive in a Maven repository, with sources and documentation: maven/
+    ktx       its suspend functions and flows for Kotlin: pocketserve-bridge-ktx.jar
+    aar       both as Android archives in a Maven repository, with sources and documentation: maven/
     style     no lambdas, no method references, no star imports: dx and Android 6 cannot have them
     dex       the library as Android's bytecode and back again, to be tested: pocketserve-bridge-dexed.jar
     desktop   the desktop stand-in and the benchmark, for java -jar: pocketserve-desktop.jar
@@ -31,6 +32,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "java" / "src"
 TESTS = HERE / "java" / "test"
+KTX = HERE / "ktx"
 DESKTOP = HERE / "desktop"
 VECTORS = HERE / "vectors"
 DESKTOP_PACKAGE = "dev.pocketserve.desktop"
@@ -73,6 +75,11 @@ def load_toolchain() -> Any:
     return load(HERE.parent / "tools" / "android_toolchain.py").paths()
 
 
+def load_kotlin() -> Any:
+    """Where Kotlin is, fetched if need be; after ``load_toolchain``."""
+    return load(HERE.parent / "tools" / "kotlin_tools.py").paths()
+
+
 def version() -> str:
     """Return the project's version."""
     return str(load(HERE.parent / "server/pocketserve_wire/version.py").__version__)
@@ -105,20 +112,40 @@ class Build:
         self._run([*command, *_java_files(SOURCES)], "docs")
         return folder
 
+    def ktx(self, library: Path | None = None) -> Path:
+        """The jar for Kotlin. The compiler sees no class that Android 6 does not have."""
+        tools, classes = load_kotlin(), self._empty("ktx-classes")
+        seen = self._class_path(library or self.library(), tools.libraries, self.tools.android_jar)
+        command = [self.tools.java, "-cp", tools.compiler, "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", "-Werror"]
+        command += ["-no-jdk", "-no-stdlib", "-no-reflect", "-jvm-target", "1.8", "-Xexplicit-api=strict"]
+        # A class for each SAM conversion: invokedynamic is nothing for Android 6.
+        command += ["-Xsam-conversions=class", "-module-name", "pocketserve-bridge-ktx", "-cp", seen, "-d", classes]
+        self._run([*command, KTX / "src"], "kotlinc")
+        return self._jar(classes, "pocketserve-bridge-ktx.jar")
+
     def aar(self) -> Path:
-        """The Maven repository; returns the folder of this version."""
-        return load(HERE / "maven.py").publish(self.output / "maven", version(), self.library(), SOURCES, self.docs())
+        """The Maven repository; returns its folder."""
+        maven, repository, library = load(HERE / "maven.py"), self.output / "maven", self.library()
+        documents = {"sources": maven.files_below(SOURCES, "*.java"), "javadoc": maven.files_below(self.docs())}
+        what = "Asks a Pocketserve server on the same device."
+        maven.publish(repository, version(), maven.Artifact(maven.BRIDGE, what, library, HERE / "aar", documents))
+        documents = {"sources": maven.files_below(KTX / "src", "*.kt")}
+        needs = {f"{maven.GROUP}:{maven.BRIDGE}": version(), **load_kotlin().versions}
+        what = "Suspend functions and flows for pocketserve-bridge."
+        ktx = maven.Artifact(maven.KTX, what, self.ktx(library), KTX / "aar", documents, needs)
+        maven.publish(repository, version(), ktx)
+        return repository
 
     def style(self) -> None:
         """Checkstyle over the library and the desktop stand-in."""
         command = [self.tools.java, "-cp", self.tools.checkstyle, "com.puppycrawl.tools.checkstyle.Main"]
         self._run([*command, "-c", HERE / "checkstyle.xml", SOURCES, DESKTOP], "style")
 
-    def dexed(self) -> Path:
-        """The library after a way through Android's bytecode: what a phone runs, on this machine."""
-        library, dex, back = self.library(), self.output / "classes.dex", self.output / "pocketserve-bridge-dexed.jar"
+    def dexed(self, *jars: Path) -> Path:
+        """The library, or other jars, after a way through Android's bytecode: what a phone runs, on this machine."""
+        dex, back = self.output / "classes.dex", self.output / "pocketserve-bridge-dexed.jar"
         translator = [self.tools.java, "-cp", self.tools.dx_jar, "com.android.dx.command.Main"]
-        self._run([*translator, "--dex", "--min-sdk-version=23", f"--output={dex}", library], "dex")
+        self._run([*translator, "--dex", "--min-sdk-version=23", f"--output={dex}", *(jars or [self.library()])], "dex")
         self._run([self.tools.enjarify, "--force", "-o", back, dex], "enjarify")
         return back
 
@@ -227,6 +254,7 @@ def _test(build: Build) -> None:
 STEPS = {
     "jar": Build.library,
     "docs": Build.docs,
+    "ktx": Build.ktx,
     "aar": Build.aar,
     "style": Build.style,
     "dex": Build.dexed,

@@ -1,4 +1,4 @@
-"""The Android archive (AAR) of the library, and a Maven repository that holds it, without Gradle.
+"""The Android archives (AAR) of the libraries, and a Maven repository that holds them, without Gradle.
 
 The same sources make the same bytes. Facts: the AAR format of Android, the POM and the repository layout of Maven, the
 specification of Gradle Module Metadata 1.1.
@@ -11,11 +11,11 @@ import json
 import shutil
 import xml.etree.ElementTree as ElementTree
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-GROUP, NAME = "dev.pocketserve", "pocketserve-bridge"
-PARTS = Path(__file__).resolve().parent / "aar"
+GROUP, BRIDGE, KTX = "dev.pocketserve", "pocketserve-bridge", "pocketserve-bridge-ktx"
 MIN_SDK = 23
 NO_DATE = (1980, 1, 1, 0, 0, 0)
 POM_SPACE = "http://maven.apache.org/POM/4.0.0"
@@ -26,13 +26,30 @@ MARKER = " do_not_remove: published-with-gradle-metadata "
 Contents = Mapping[str, bytes]
 
 
-def aar(classes: Path) -> Contents:
-    """Return the entries of the archive: name -> content.
+@dataclass(frozen=True)
+class Artifact:
+    """One library of the repository.
 
-    Args:
-        classes: the library's jar.
+    Attributes:
+        name: its artifact id.
+        description: a sentence of its POM.
+        classes: its jar.
+        parts: the folder of what else its archive holds: manifest, resources, rules for shrinkers.
+        documents: ``sources`` and ``javadoc`` -> entries of that archive.
+        needs: the libraries that its callers need with it, ``group:name`` -> version.
     """
-    found = {path.relative_to(PARTS).as_posix(): path.read_bytes() for path in PARTS.rglob("*") if path.is_file()}
+
+    name: str
+    description: str
+    classes: Path
+    parts: Path
+    documents: Mapping[str, Contents]
+    needs: Mapping[str, str] = field(default_factory=dict)
+
+
+def aar(classes: Path, parts: Path) -> Contents:
+    """Return the entries of an archive: name -> content."""
+    found = files_below(parts)
     resources = sorted(Path(name) for name in found if name.startswith("res/"))
     symbols = "".join(f"int {path.parent.name} {path.stem} 0x0\n" for path in resources)
     metadata = {
@@ -65,80 +82,94 @@ def write_zip(path: Path, contents: Contents) -> None:
             archive.writestr(entry, contents[name], zipfile.ZIP_DEFLATED)
 
 
-def publish(repository: Path, version: str, classes: Path, sources: Path, docs: Path) -> Path:
-    """Write the library into a Maven repository, in place of what was there.
-
-    Args:
-        repository: its folder.
-        classes: the library's jar.
-        sources: the folder of its sources.
-        docs: the folder of its documentation.
+def publish(repository: Path, version: str, artifact: Artifact) -> Path:
+    """Write a library into a Maven repository, in place of what was there.
 
     Returns:
         The folder of this version.
     """
-    module = repository.joinpath(*GROUP.split("."), NAME)
+    module = repository.joinpath(*GROUP.split("."), artifact.name)
     shutil.rmtree(module, ignore_errors=True)
     folder = module / version
     folder.mkdir(parents=True)
-    stem = f"{NAME}-{version}"
-    archives = {f"{stem}.aar": aar(classes), f"{stem}-sources.jar": files_below(sources, "*.java")}
-    for name, contents in {**archives, f"{stem}-javadoc.jar": files_below(docs)}.items():
-        write_zip(folder / name, contents)
-    (folder / f"{stem}.pom").write_bytes(pom(version))
-    (folder / f"{stem}.module").write_text(json.dumps(gradle_module(folder, version), indent=2) + "\n", "utf-8")
-    (module / "maven-metadata.xml").write_bytes(versions(version))
+    stem = f"{artifact.name}-{version}"
+    write_zip(folder / f"{stem}.aar", aar(artifact.classes, artifact.parts))
+    for kind, contents in artifact.documents.items():
+        write_zip(folder / f"{stem}-{kind}.jar", contents)
+    (folder / f"{stem}.pom").write_bytes(pom(artifact, version))
+    metadata = json.dumps(gradle_module(artifact, folder, version), indent=2) + "\n"
+    (folder / f"{stem}.module").write_text(metadata, "utf-8")
+    (module / "maven-metadata.xml").write_bytes(versions(artifact.name, version))
     for path in [file for file in module.rglob("*") if file.is_file()]:
         for kind, digest in digests(path).items():
             path.with_name(f"{path.name}.{kind}").write_text(digest, "ascii")
     return folder
 
 
-def pom(version: str) -> bytes:
+def pom(artifact: Artifact, version: str) -> bytes:
     """Return the POM."""
     project = ElementTree.Element("project", {"xmlns": POM_SPACE})
     project.append(ElementTree.Comment(MARKER))
-    _add(project, {"modelVersion": "4.0.0", "groupId": GROUP, "artifactId": NAME, "version": version})
-    _add(project, {"packaging": "aar", "name": NAME, "description": "Asks a Pocketserve server on the same device."})
+    _add(project, {"modelVersion": "4.0.0", "groupId": GROUP, "artifactId": artifact.name, "version": version})
+    _add(project, {"packaging": "aar", "name": artifact.name, "description": artifact.description})
     licenses = ElementTree.SubElement(project, "licenses")
     licence = {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0.txt"}
     _add(ElementTree.SubElement(licenses, "license"), licence)
+    if artifact.needs:
+        listed = ElementTree.SubElement(project, "dependencies")
+        for name, number in artifact.needs.items():
+            group, module = name.split(":")
+            kind = {"type": "aar"} if group == GROUP else {}
+            texts = {"groupId": group, "artifactId": module, "version": number, **kind, "scope": "compile"}
+            _add(ElementTree.SubElement(listed, "dependency"), texts)
     return _text(project)
 
 
-def versions(version: str) -> bytes:
+def versions(name: str, version: str) -> bytes:
     """Return the list of versions that the repository has: this one."""
     metadata = ElementTree.Element("metadata")
-    _add(metadata, {"groupId": GROUP, "artifactId": NAME})
+    _add(metadata, {"groupId": GROUP, "artifactId": name})
     listed = ElementTree.SubElement(metadata, "versioning")
     _add(listed, {"latest": version, "release": version})
     _add(ElementTree.SubElement(listed, "versions"), {"version": version})
     return _text(metadata)
 
 
-def gradle_module(folder: Path, version: str) -> dict[str, object]:
+def gradle_module(artifact: Artifact, folder: Path, version: str) -> dict[str, object]:
     """Return the Gradle Module Metadata of the archives in a version's folder."""
-    stem = f"{NAME}-{version}"
+    stem = f"{artifact.name}-{version}"
     library = {"org.gradle.category": "library", "org.gradle.libraryelements": "aar"}
     documents = {"org.gradle.category": "documentation", "org.gradle.usage": "java-runtime"}
+    needs = [_need(name, number) for name, number in artifact.needs.items()]
+    usages = {"releaseApi": "java-api", "releaseRuntime": "java-runtime"}
     variants = [
-        _variant("releaseApi", {**library, "org.gradle.usage": "java-api"}, folder / f"{stem}.aar"),
-        _variant("releaseRuntime", {**library, "org.gradle.usage": "java-runtime"}, folder / f"{stem}.aar"),
+        *(
+            _variant(name, {**library, "org.gradle.usage": usage}, folder / f"{stem}.aar", needs)
+            for name, usage in usages.items()
+        ),
         *(
             _variant(kind, {**documents, "org.gradle.docstype": kind}, folder / f"{stem}-{kind}.jar")
-            for kind in ("sources", "javadoc")
+            for kind in artifact.documents
         ),
     ]
     attributes = {"org.gradle.status": "release"}
-    component = {"group": GROUP, "module": NAME, "version": version, "attributes": attributes}
+    component = {"group": GROUP, "module": artifact.name, "version": version, "attributes": attributes}
     return {"formatVersion": "1.1", "component": component, "variants": variants}
 
 
-def _variant(name: str, attributes: Mapping[str, str], file: Path) -> dict[str, object]:
+def _need(name: str, version: str) -> dict[str, object]:
+    group, module = name.split(":")
+    return {"group": group, "module": module, "version": {"requires": version}}
+
+
+def _variant(
+    name: str, attributes: Mapping[str, str], file: Path, needs: Sequence[Mapping[str, object]] = ()
+) -> dict[str, object]:
     entry = {"name": file.name, "url": file.name, "size": file.stat().st_size, **digests(file)}
     return {
         "name": name,
         "attributes": {**attributes, "org.gradle.dependency.bundling": "external"},
+        **({"dependencies": list(needs)} if needs else {}),
         "files": [entry],
     }
 

@@ -70,6 +70,12 @@ def folder(built: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
+def ktx(built: Any) -> Path:
+    """The folder of the library for Kotlin."""
+    return Path(built.output) / "maven/dev/pocketserve/pocketserve-bridge-ktx" / VERSION
+
+
+@pytest.fixture(scope="module")
 def unpacked(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive that the Gradle metadata names for compiling, unpacked."""
     module = json.loads((folder / f"pocketserve-bridge-{VERSION}.module").read_text())
@@ -96,10 +102,12 @@ def merge(toolchain: Any, app_tools: Any, unpacked: Path, tmp_path: Path) -> Mer
     return run
 
 
-def test_every_file_has_its_digests(folder: Path) -> None:
-    stem = f"pocketserve-bridge-{VERSION}"
+@pytest.mark.parametrize("name", ["pocketserve-bridge", "pocketserve-bridge-ktx"])
+def test_every_file_has_its_digests(built: Any, name: str) -> None:
+    folder = Path(built.output) / "maven/dev/pocketserve" / name / VERSION
     kinds = ("md5", "sha1", "sha256", "sha512")
-    files = [folder / f"{stem}{end}" for end in (".aar", ".pom", ".module", "-sources.jar", "-javadoc.jar")]
+    ends = [".aar", ".pom", ".module", "-sources.jar", *(["-javadoc.jar"] if name == "pocketserve-bridge" else [])]
+    files = [folder / f"{name}-{VERSION}{end}" for end in ends]
     assert {path.name for path in folder.iterdir()} == {
         name for file in files for name in (file.name, *(f"{file.name}.{kind}" for kind in kinds))
     }
@@ -126,6 +134,32 @@ def test_pom_and_metadata_name_the_same_library(folder: Path) -> None:
         assert (file["size"], file["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
     listed = ElementTree.fromstring((folder.parent / "maven-metadata.xml").read_text())
     assert [found.text for found in listed.iter("version")] == [VERSION]
+
+
+def test_the_library_for_kotlin_names_what_it_needs(ktx: Path, kotlin_tools: Any) -> None:
+    """The same in the POM and in the metadata; and both archives hold what belongs there."""
+    needs = {("dev.pocketserve", "pocketserve-bridge", VERSION)}
+    needs |= {(*name.split(":"), version) for name, version in kotlin_tools.versions.items()}
+    assert ("org.jetbrains.kotlinx", "kotlinx-coroutines-core", "1.8.0") in needs
+    stem = f"pocketserve-bridge-ktx-{VERSION}"
+    project = ElementTree.fromstring((ktx / f"{stem}.pom").read_text())
+    listed = [
+        tuple(found.findtext(f"{POM}{name}") for name in ("groupId", "artifactId", "version", "scope", "type"))
+        for found in project.iter(f"{POM}dependency")
+    ]
+    assert {found[:3] for found in listed} == needs and {found[3] for found in listed} == {"compile"}
+    assert [found[4] for found in listed] == ["aar", None, None]
+    module = json.loads((ktx / f"{stem}.module").read_text())
+    variants = {variant["name"]: variant for variant in module["variants"]}
+    assert set(variants) == {"releaseApi", "releaseRuntime", "sources"}
+    for name in ("releaseApi", "releaseRuntime"):
+        found = variants[name]["dependencies"]
+        assert {(each["group"], each["module"], each["version"]["requires"]) for each in found} == needs
+    with zipfile.ZipFile(ktx / f"{stem}.aar") as archive:
+        assert set(archive.namelist()) == ENTRIES - {"res/xml/pocketserve_network_security.xml"}
+    sources = ROOT / "android_bridge/ktx/src"
+    with zipfile.ZipFile(ktx / f"{stem}-sources.jar") as archive:
+        assert set(archive.namelist()) == {str(path.relative_to(sources)) for path in sources.rglob("*.kt")}
 
 
 def test_sources_and_documentation_are_whole(folder: Path) -> None:

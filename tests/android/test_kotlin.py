@@ -12,10 +12,11 @@ import pytest
 
 from conftest import MODELS, ROOT, Server
 
-from .conftest import load_script
+from .conftest import Compile, load_script
 
 pytestmark = [pytest.mark.java, pytest.mark.live]
 
+KTX = ROOT / "android_bridge" / "ktx"
 SCRIPT = load_script(ROOT / "android_bridge" / "build.py")
 EXAMPLES = [
     (guide.stem, code)
@@ -40,13 +41,18 @@ public class TextView {
 PROGRAM = """
 import android.widget.TextView
 import dev.pocketserve.bridge.PocketServe
-import dev.pocketserve.bridge.PredictOptions
+import androidx.camera.core.ImageAnalysis
 import dev.pocketserve.bridge.Transport
 import java.io.File
+import java.util.concurrent.Executor
 import java.util.concurrent.TimeUnit
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.async
+import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.yield
 
 fun shown(label: Any) =
     (label.javaClass.getField("shown").get(label) as java.util.concurrent.BlockingQueue<*>).poll(20, TimeUnit.SECONDS)
@@ -63,10 +69,16 @@ fun main(given: Array<String>) = runBlocking<Unit> {
             live.onCameraFrame(ByteArray(64 * 64 * 3 / 2) { 128.toByte() }, 64, 64, 0)
             println(shown(label))
             live.close()
+            val analysis = ImageAnalysis()
+            val screen = launch(Dispatchers.Default) { show(analysis.frames(Executor { it.run() }), server, label) }
+            while (!analysis.give(Pictures.proxy(given[0], 90))) yield() // until the camera is asked for frames
+            println(shown(label))
+            screen.cancelAndJoin()
+            check(!analysis.give(Pictures.proxy(given[0], 90))) { "nobody looks any more" }
         }
     }
     val client = builder.build()
-    val waiting = async { client.ask("digits", picture) }
+    val waiting = async { describe(client, picture) }
     waiting.cancel()
     println(try { waiting.await() } catch (error: CancellationException) { "cancelled" })
     client.close()
@@ -77,26 +89,27 @@ fun main(given: Array<String>) = runBlocking<Unit> {
 
 
 @pytest.fixture(scope="module")
-def compiled(toolchain: Any, app_tools: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def compiled(
+    toolchain: Any, kotlin_tools: Any, kotlinc: Compile, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
     """The folder with the classes of all examples, and the class path that they run on."""
     folder = tmp_path_factory.mktemp("kotlin")
-    library = SCRIPT.Build(toolchain, folder / "library").library()
+    build = SCRIPT.Build(toolchain, folder / "library")
+    library = build.library()
+    camera, view = folder / "camera", folder / "view"
+    (folder / "TextView.java").write_text(TEXT_VIEW)
+    for stubs, java in ((camera, sorted((KTX / "test").rglob("*.java"))), (view, [folder / "TextView.java"])):
+        subprocess.run([toolchain.javac, "-d", stubs, *java], check=True, timeout=120)
     sources = [folder / f"{guide.replace('-', '_')}{number}.kt" for number, (guide, _) in enumerate(EXAMPLES)]
     for file, (_, code) in zip(sources, EXAMPLES, strict=True):
         file.write_text(code, "utf-8")
     sources.append(folder / "Main.kt")
     sources[-1].write_text(PROGRAM, "utf-8")
-    seen = os.pathsep.join([str(library), app_tools.kotlin_libraries, str(toolchain.android_jar)])
-    command = [toolchain.java, "-cp", app_tools.kotlin, "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", "-Werror"]
-    # Its own class library is Android's, which says what Android 6 has and what an example may use.
-    command += ["-no-jdk", "-no-stdlib", "-no-reflect", "-cp", seen, "-d", folder / "classes", *sources]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    stub = folder / "TextView.java"
-    stub.write_text(TEXT_VIEW)
-    subprocess.run([toolchain.javac, "-d", folder / "classes", stub], check=True, timeout=120)
-    path = [str(folder / "classes"), str(library), app_tools.kotlin_libraries, str(toolchain.json_jar)]
-    return folder / "classes", os.pathsep.join(path)
+    libraries = [library, build.ktx(library)]
+    # Android's own classes come first: the examples see them, and of the stand-ins only CameraX's.
+    kotlinc(sources, os.pathsep.join(map(str, (*libraries, toolchain.android_jar, camera))), folder / "classes")
+    parts = [folder / "classes", *libraries, camera, view, kotlin_tools.libraries, toolchain.json_jar]
+    return folder / "classes", os.pathsep.join(map(str, parts))
 
 
 def test_every_example_compiles(compiled: tuple[Path, str]) -> None:
@@ -109,8 +122,9 @@ def test_the_examples_run(toolchain: Any, compiled: tuple[Path, str], server: Se
     command = [toolchain.java, "-cp", compiled[1], "MainKt", picture, *ports, server.ready["token_file"]]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, check=False)
     lines = done.stdout.splitlines()
-    assert done.returncode == 0 and len(lines) == 7, done
-    for described, shown in (lines[0:2], lines[2:4]):
+    assert done.returncode == 0 and len(lines) == 9, done
+    for described, shown, seen in (lines[0:3], lines[3:6]):
         assert described.startswith("7 (") and re.fullmatch(r"\d \([\d.]+ %\)", shown), done
-    assert lines[4] == "cancelled"
-    assert lines[5].startswith("this client was closed") and lines[6] == "Start the server in Termux"
+        assert re.fullmatch(r"\d+: 7 \([\d.]+ %\)", seen), done
+    assert lines[6] == "cancelled"
+    assert lines[7].startswith("this client was closed") and lines[8] == "Start the server in Termux"

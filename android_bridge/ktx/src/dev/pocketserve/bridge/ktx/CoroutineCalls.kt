@@ -1,0 +1,140 @@
+package dev.pocketserve.bridge.ktx
+
+import dev.pocketserve.bridge.AsyncCalls
+import dev.pocketserve.bridge.Call
+import dev.pocketserve.bridge.Callback
+import dev.pocketserve.bridge.InferOptions
+import dev.pocketserve.bridge.InferResult
+import dev.pocketserve.bridge.ModelState
+import dev.pocketserve.bridge.PocketServe
+import dev.pocketserve.bridge.PocketServeException
+import dev.pocketserve.bridge.PredictOptions
+import dev.pocketserve.bridge.Prediction
+import dev.pocketserve.bridge.Tensor
+import java.util.concurrent.Executor
+import kotlin.coroutines.resume
+import kotlin.coroutines.resumeWithException
+import kotlinx.coroutines.suspendCancellableCoroutine
+import org.json.JSONObject
+
+private const val ANY_BYTES = "application/octet-stream"
+
+/** The coroutine's own dispatcher takes the answer to its thread, so the client's executor is not asked. */
+private object AtOnce : Executor {
+    override fun execute(work: Runnable) = work.run()
+}
+
+/** Returns the calls of this client as suspend functions. The client stays open until [PocketServe.close]. */
+public fun PocketServe.coroutines(): CoroutineCalls = CoroutineCalls(async().on(AtOnce))
+
+/**
+ * The calls of a client as suspend functions, for any thread: none blocks.
+ *
+ * Each throws [PocketServeException] when there is no answer, and [IllegalArgumentException] for arguments that are
+ * wrong whatever the server says. A coroutine that is cancelled stops waiting at once. Over the socket the server is
+ * told, and does not start what it has not started. Eight calls of a client are under way at once, and further ones wait.
+ */
+public class CoroutineCalls internal constructor(private val calls: AsyncCalls) {
+    /**
+     * Asks about an encoded picture, such as a JPEG.
+     *
+     * @param picture not to be changed before the answer
+     * @param options how to answer; null for the server's own ways
+     */
+    public suspend fun classify(model: String, picture: ByteArray, options: PredictOptions? = null): Prediction =
+        await { calls.classify(model, picture, options, it) }
+
+    /**
+     * Asks about raw input of any kind.
+     *
+     * @param input not to be changed before the answer
+     * @param contentType what the bytes are, such as `audio/wav`
+     * @param options how to answer; null for the server's own ways
+     */
+    public suspend fun predict(
+        model: String,
+        input: ByteArray,
+        contentType: String = ANY_BYTES,
+        options: PredictOptions? = null
+    ): Prediction = await { calls.predict(model, input, contentType, options, it) }
+
+    /**
+     * Asks about one frame.
+     *
+     * @param frame its bytes are not to be changed before the answer
+     * @param options how to answer; null for the server's own ways
+     */
+    public suspend fun predict(model: String, frame: Frame, options: PredictOptions? = null): Prediction =
+        predict(model, frame.bytes, ANY_BYTES, frame.describe(options))
+
+    /**
+     * Sends tensors and returns tensors.
+     *
+     * @param inputs one for each of the model's inputs
+     * @param options which version, which outputs and how; null for the server's own ways
+     */
+    public suspend fun infer(model: String, vararg inputs: Tensor, options: InferOptions? = null): InferResult =
+        await { calls.infer(model, options, it, *inputs) }
+
+    /**
+     * Begins a sequence to a model with a memory; nothing is sent before its first step.
+     *
+     * @param version null for the one that answers by default
+     */
+    public fun sequence(model: String, version: String? = null): CoroutineSequence =
+        CoroutineSequence(this, model, version)
+
+    /** Returns whether the server answers; false when nothing does. */
+    public suspend fun isLive(): Boolean = await { calls.isLive(it) }
+
+    /** Returns whether the server takes requests; false when nothing answers. */
+    public suspend fun isReady(): Boolean = await { calls.isReady(it) }
+
+    /**
+     * Returns whether a model can be asked.
+     *
+     * @param version null for the one that answers by default
+     */
+    public suspend fun isModelReady(model: String, version: String? = null): Boolean =
+        await { calls.isModelReady(model, version, it) }
+
+    /** Returns the server's name, version and extensions. */
+    public suspend fun serverMetadata(): JSONObject = await { calls.serverMetadata(it) }
+
+    /**
+     * Returns inputs, outputs and description of a model.
+     *
+     * @param version null for the one that answers by default
+     */
+    public suspend fun modelMetadata(model: String, version: String? = null): JSONObject =
+        await { calls.modelMetadata(model, version, it) }
+
+    /** Returns the names of the models that can be asked. */
+    public suspend fun models(): List<String> = await { calls.models(it) }
+
+    /** Returns every version in the server's folder, also those that cannot be asked. */
+    public suspend fun index(): List<ModelState> = await { calls.index(it) }
+
+    /**
+     * Loads a model, so that its first request need not wait for that.
+     *
+     * @param release forget that it is in quarantine
+     */
+    public suspend fun load(model: String, release: Boolean = false) {
+        await<Void?> { calls.load(model, release, it) }
+    }
+
+    /** Stops serving a model until it is loaded again. */
+    public suspend fun unload(model: String) {
+        await<Void?> { calls.unload(model, it) }
+    }
+}
+
+private suspend fun <T> await(start: (Callback<T>) -> Call): T = suspendCancellableCoroutine { waiting ->
+    val call = start(object : Callback<T> {
+        override fun onResult(result: T) = waiting.resume(result)
+
+        override fun onError(error: PocketServeException) = waiting.resumeWithException(error)
+    })
+    waiting.invokeOnCancellation { call.cancel() }
+}

@@ -1,0 +1,88 @@
+package dev.pocketserve.bridge.ktx
+
+import dev.pocketserve.bridge.InferOptions
+import dev.pocketserve.bridge.InferResult
+import dev.pocketserve.bridge.PocketServeException
+import dev.pocketserve.bridge.PredictOptions
+import dev.pocketserve.bridge.Prediction
+import dev.pocketserve.bridge.Tensor
+import java.security.SecureRandom
+import kotlinx.coroutines.NonCancellable
+import kotlinx.coroutines.withContext
+
+/**
+ * The steps of one sequence to a model with a memory, made by [CoroutineCalls.sequence]. Send one step after the other,
+ * and end it by [use] or [close]. A step that fails once the model has begun ends the sequence: later ones are refused.
+ */
+public class CoroutineSequence internal constructor(
+    private val calls: CoroutineCalls,
+    private val model: String,
+    private val version: String?
+) {
+    private val id = 1 + (RANDOM.nextLong() ushr 2)
+    private var sent = false
+    private var begun = false
+
+    /**
+     * Sends the tensors of the next step and returns the outputs.
+     *
+     * @param inputs one for each input; those that hold state may be left out
+     * @param options which outputs and how; null for the server's own ways
+     */
+    public suspend fun infer(vararg inputs: Tensor, options: InferOptions? = null): InferResult =
+        step { start -> calls.infer(model, *inputs, options = own(options).sequence(id, start, false)) }
+
+    /**
+     * Sends the raw input of the next step.
+     *
+     * @param contentType what the bytes are, such as `audio/wav`
+     * @param options how to answer; null for the server's own ways
+     */
+    public suspend fun predict(input: ByteArray, contentType: String, options: PredictOptions? = null): Prediction =
+        step { start ->
+            val own = if (options == null) PredictOptions() else PredictOptions(options)
+            own.parameter("sequence_id", "$id").parameter("sequence_start", "$start")
+            calls.predict(model, input, contentType, if (version == null) own else own.version(version))
+        }
+
+    /**
+     * Ends the sequence, also in a coroutine that was cancelled. The server forgets one that nobody ends some time after
+     * its last step.
+     */
+    public suspend fun close() {
+        if (!sent) return
+        sent = false
+        begun = false
+        withContext(NonCancellable) {
+            try {
+                calls.infer(model, options = own(null).sequence(id, false, true))
+            } catch (gone: PocketServeException) {
+                // It was given up already, or with the server.
+            }
+        }
+    }
+
+    /** Runs [block] with this sequence and ends it, whatever happens. */
+    public suspend inline fun <R> use(block: (CoroutineSequence) -> R): R =
+        try {
+            block(this)
+        } finally {
+            close()
+        }
+
+    private inline fun <R> step(send: (Boolean) -> R): R {
+        sent = true // a cancelled first step may have begun all the same
+        val answer = send(!begun)
+        begun = true
+        return answer
+    }
+
+    private fun own(options: InferOptions?): InferOptions {
+        val own = if (options == null) InferOptions() else InferOptions(options)
+        return if (version == null) own else own.version(version)
+    }
+
+    private companion object {
+        val RANDOM = SecureRandom()
+    }
+}

