@@ -2,9 +2,10 @@
 
 Usage: python android_bridge/build_apk.py [--output APK] [--keystore FILE --alias NAME]
 
-The library's sources go into the app as they are. Without ``--keystore`` the app is signed with the debug key of this
-repository, whose password everybody knows: good for trying, not for giving the app to others. The password of another
-key store is read from the environment variable POCKETSERVE_KEYSTORE_PASSWORD.
+The library's sources go into the app as they are, and so do the classes of ZXing that read QR codes. Without
+``--keystore`` the app is signed with the debug key of this repository, whose password everybody knows: good for trying,
+not for giving the app to others. The password of another key store is read from the environment variable
+POCKETSERVE_KEYSTORE_PASSWORD.
 
 Needs a JDK 17 or newer and Debian packages, which ``tools/android_toolchain.py`` fetches.
 """
@@ -30,7 +31,9 @@ SAMPLE = HERE / "sample"
 LIBRARY = HERE / "java" / "src"
 OUTPUT = ROOT / "build" / "pocketserve-sample.apk"
 PASSWORD_VARIABLE = "POCKETSERVE_KEYSTORE_PASSWORD"
-MIN_SDK, TARGET_SDK = 23, 34
+ASSETS = {"LICENSE": ROOT / "LICENSE", "zxing.txt": SAMPLE / "assets" / "zxing.txt"}
+"""What ZXing's license asks for, and this project's own."""
+MIN_SDK, TARGET_SDK = 23, 35
 STEP_TIMEOUT_S = 300
 NO_DATE = (1980, 1, 1, 0, 0, 0)
 """Every entry carries it, so that the same sources make the same APK."""
@@ -49,15 +52,27 @@ class Key:
     password: str = "android"
 
 
-def load_toolchain() -> Any:
-    """Where the tools are, fetched if need be."""
-    script = ROOT / "tools" / "android_toolchain.py"
-    spec = importlib.util.spec_from_file_location("android_toolchain", script)
+def load(name: str) -> Any:
+    """Import a script of the folder tools by its name."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module.paths()
+    return module
+
+
+def load_toolchain() -> Any:
+    """Where the tools are, fetched if need be."""
+    return load("android_toolchain").paths()
+
+
+def load_zxing() -> Path:
+    """Return the jar that reads QR codes, fetched if need be."""
+    if "android_toolchain" not in sys.modules:
+        load("android_toolchain")
+    jar: Path = load("app_libraries").zxing()
+    return jar
 
 
 def version() -> tuple[str, int]:
@@ -84,7 +99,8 @@ def build(tools: Any, output: Path = OUTPUT, key: Key | None = None) -> Path:
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".apk-") as name:
         work = Path(name)
         resources, generated = _resources(tools, work)
-        dex = _dex(tools, work, _classes(tools, work, generated))
+        zxing = load_zxing()
+        dex = _dex(tools, work, _classes(tools, work, generated, zxing), zxing)
         aligned = work / "aligned.apk"
         unsigned = _pack(work, resources, dex)
         # Pages of 4 KiB for libraries (there are none), 4 bytes for all that is stored; never after signing.
@@ -108,20 +124,20 @@ def _resources(tools: Any, work: Path) -> tuple[Path, Path]:
     return linked, generated
 
 
-def _classes(tools: Any, work: Path, generated: Path) -> Path:
+def _classes(tools: Any, work: Path, generated: Path, zxing: Path) -> Path:
     classes = work / "classes"
     sources = [file for folder in (LIBRARY, SAMPLE / "src", generated) for file in sorted(folder.rglob("*.java"))]
     command = [tools.javac, "-source", "8", "-target", "8", "-Xlint:all,-options,-deprecation", "-Werror", "-g"]
     # javac sees no class that Android 6 does not have.
-    command += ["-encoding", "UTF-8", "-bootclasspath", tools.android_jar, "-d", classes]
+    command += ["-encoding", "UTF-8", "-bootclasspath", tools.android_jar, "-cp", zxing, "-d", classes]
     _run([*command, *sources], "javac")
     return classes
 
 
-def _dex(tools: Any, work: Path, classes: Path) -> Path:
+def _dex(tools: Any, work: Path, *classes: Path) -> Path:
     dex = work / "classes.dex"
     command = [tools.java, "-cp", tools.dx_jar, "com.android.dx.command.Main", "--dex", f"--min-sdk-version={MIN_SDK}"]
-    _run([*command, f"--output={dex}", classes], "dx")
+    _run([*command, f"--output={dex}", *classes], "dx")
     return dex
 
 
@@ -131,6 +147,8 @@ def _pack(work: Path, resources: Path, dex: Path) -> Path:
     with zipfile.ZipFile(resources) as source, zipfile.ZipFile(unsigned, "w") as target:
         for entry in sorted(source.infolist(), key=lambda entry: entry.filename):
             _add(target, entry.filename, source.read(entry), entry.compress_type)
+        for name, file in ASSETS.items():
+            _add(target, f"assets/{name}", file.read_bytes(), zipfile.ZIP_DEFLATED)
         _add(target, "classes.dex", dex.read_bytes(), zipfile.ZIP_DEFLATED)
     return unsigned
 

@@ -22,6 +22,7 @@ from conftest import ROOT
 pytestmark = pytest.mark.java
 BRIDGE = ROOT / "android_bridge"
 SAMPLE = BRIDGE / "sample"
+LANGUAGES = ("de", "el")
 PERMISSIONS = {
     "android.permission.INTERNET",
     "android.permission.USE_LOOPBACK_INTERFACE",
@@ -111,7 +112,7 @@ def test_package_and_levels(builder, badging) -> None:
     name, code = builder.version()
     package = f"package: name='dev.pocketserve.sample' versionCode='{code}' versionName='{name}'"
     assert badging.startswith(package)
-    assert "sdkVersion:'23'" in badging and "targetSdkVersion:'34'" in badging
+    assert "sdkVersion:'23'" in badging and "targetSdkVersion:'35'" in badging
     assert "launchable-activity: name='dev.pocketserve.sample.MainActivity'" in badging
     assert "application-debuggable" not in badging
 
@@ -126,8 +127,11 @@ def test_a_device_without_a_camera_may_have_it(badging) -> None:
     assert "uses-implied-feature: name='android.hardware.camera" not in badging
 
 
-def test_it_speaks_german_and_has_an_icon_for_every_screen(badging, apk) -> None:
-    assert "application-label-de:'Pocketserve'" in badging or re.search(r"^locales:.*'de'", badging, re.MULTILINE)
+def test_it_speaks_these_languages_and_has_an_icon_for_every_screen(toolchain, badging, apk) -> None:
+    locales = re.search(r"^locales: (.*)$", badging, re.MULTILINE)
+    assert locales is not None and {"'de'", "'el'"} <= set(locales[1].split())
+    offered = tree(toolchain, apk, "res/xml/locales_config.xml")
+    assert re.findall(r'name\(0x[0-9a-f]+\)="([a-z]+)"', offered) == ["en", *sorted(LANGUAGES)]
     with zipfile.ZipFile(apk) as archive:
         icons = [name for name in archive.namelist() if name.endswith("ic_launcher.png")]
     assert len(icons) == 5
@@ -138,13 +142,22 @@ def strings(folder: str) -> dict[str, ElementTree.Element]:
     return {element.attrib["name"]: element for element in tree.getroot()}
 
 
-def test_every_text_is_translated_with_the_same_places() -> None:
-    english, german = strings("values"), strings("values-de")
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_text_is_translated_with_the_same_places(language) -> None:
+    english, other = strings("values"), strings(f"values-{language}")
     wanted = {name for name, element in english.items() if element.get("translatable") != "false"}
-    assert set(german) == wanted
-    for name, element in german.items():
+    assert set(other) == wanted
+    for name, element in other.items():
         places = r"%\d\$[\d.]*[a-z]"
         assert re.findall(places, element.text or "") == re.findall(places, english[name].text or "")
+        # The names of commands and files are no words of a language.
+        literal = r"pocketserve (?:pair|serve|token --qr)|[a-z]+-external-apps = true|termux-reload-settings"
+        assert re.findall(literal, element.text or "") == re.findall(literal, english[name].text or "")
+
+
+def test_greek_is_written_in_greek_letters() -> None:
+    for name, element in strings("values-el").items():
+        assert name == "transport_http" or re.search("[α-ωά-ώΑ-ΩΆ-Ώ]", element.text or ""), name
 
 
 def test_every_text_is_used() -> None:
@@ -176,7 +189,11 @@ def test_the_manifest(toolchain, apk) -> None:
             state = re.search(r"exported\(0x[0-9a-f]+\)=(\w+)", part)
             assert name is not None and state is not None
             exported[name[1].rpartition(".")[2]] = state[1]
-    assert exported == {"MainActivity": "true", "SettingsActivity": "false", "CommandResult": "false"}
+    own = dict.fromkeys(("SettingsActivity", "ScanActivity", "CommandResult"), "false")
+    assert exported == {"MainActivity": "true", **own}
+    (sharing,) = [part for part in manifest.split("E: intent-filter") if "android.intent.action.SEND" in part]
+    assert '="android.intent.category.DEFAULT"' in sharing and '="image/*"' in sharing
+    assert sharing.count("E: data") == 1
     queries = manifest[manifest.index("E: queries") : manifest.index("E: application")]
     assert '="com.termux"' in queries
 
@@ -205,8 +222,18 @@ def test_the_library_is_inside(toolchain, apk, tmp_path) -> None:
     library = {file.stem for file in (BRIDGE / "java/src/dev/pocketserve/bridge").glob("*.java")} - {"package-info"}
     assert library and {f"dev/pocketserve/bridge/{name}" for name in library} <= found
     assert {"dev/pocketserve/sample/MainActivity", "dev/pocketserve/sample/Termux"} <= found
-    outside = [name for name in found if not name.startswith("dev/pocketserve/")]
+    outside = [name for name in found if not name.startswith(("dev/pocketserve/", "com/google/zxing/"))]
     assert outside == []
+
+
+def test_of_zxing_only_the_reader_of_qr_codes_is_inside(apk) -> None:
+    assert apk.stat().st_size < 300_000
+    with zipfile.ZipFile(apk) as archive:
+        assert b"Apache License" in archive.read("assets/LICENSE")
+        assert b"ZXing 3.4.1" in archive.read("assets/zxing.txt")
+        dex = archive.read("classes.dex")
+    assert b"Lcom/google/zxing/qrcode/QRCodeReader;" in dex
+    assert not re.search(rb"Lcom/google/zxing/(aztec|oned|pdf417|datamatrix|maxicode)/", dex)
 
 
 def test_style_of_the_sources(toolchain) -> None:
@@ -219,30 +246,6 @@ def test_a_lambda_would_be_found(toolchain, tmp_path) -> None:
     bad.write_text("package bad;\n\nfinal class Bad {\n    Runnable work = () -> { };\n}\n")
     command = [toolchain.java, "-cp", toolchain.checkstyle, "com.puppycrawl.tools.checkstyle.Main"]
     assert "IllegalToken" in run(*command, "-c", BRIDGE / "checkstyle-sample.xml", bad, code=1)
-
-
-def test_what_needs_no_android_does_what_it_should(toolchain, tmp_path) -> None:
-    pure = [SAMPLE / f"src/dev/pocketserve/sample/{name}.java" for name in ("Geometry", "TokenText", "ExifOrientation")]
-    test = SAMPLE / "test/dev/pocketserve/sample/PureTest.java"
-    path = f"{tmp_path}{os.pathsep}{toolchain.junit4}"
-    run(
-        toolchain.javac,
-        "-nowarn",
-        "-source",
-        "8",
-        "-target",
-        "8",
-        "-Xlint:-options",
-        "-cp",
-        path,
-        "-d",
-        tmp_path,
-        *pure,
-        test,
-    )
-    assert "OK (5 tests)" in run(
-        toolchain.java, "-cp", path, "org.junit.runner.JUnitCore", "dev.pocketserve.sample.PureTest"
-    )
 
 
 def test_a_fault_in_the_sources_is_told_and_leaves_no_apk(builder, toolchain, tmp_path, monkeypatch) -> None:

@@ -3,7 +3,9 @@ package dev.pocketserve.sample;
 import android.content.Context;
 import android.content.SharedPreferences;
 import dev.pocketserve.bridge.PocketServe;
+import dev.pocketserve.bridge.PredictOptions;
 import dev.pocketserve.bridge.Transport;
+import dev.pocketserve.sample.pure.TokenText;
 
 /** The settings of the person, in the app's private storage: other apps, and backups, do not get at it. */
 final class AppSettings {
@@ -54,8 +56,29 @@ final class AppSettings {
         return stored.getString("model", null);
     }
 
-    void setModel(String name) {
-        stored.edit().putString("model", name).apply();
+    /** The version that was chosen, or null for the one that the server asks by default. */
+    String version() {
+        return stored.getString("version", null);
+    }
+
+    void setModel(String name, String version) {
+        stored.edit().putString("model", name).putString("version", version).apply();
+    }
+
+    /** What goes with every picture: the version if one was chosen, and that a mask is wanted where there is one. */
+    PredictOptions questions() {
+        PredictOptions options = new PredictOptions().parameter("mask", "png");
+        String version = version();
+        return version == null ? options : options.version(version);
+    }
+
+    /** Whether the person was asked for the camera before. */
+    boolean cameraAsked() {
+        return stored.getBoolean("camera_asked", false);
+    }
+
+    void setCameraAsked() {
+        stored.edit().putBoolean("camera_asked", true).apply();
     }
 
     /** Keeps a token, and the ports where the text names them; null forgets the token. */
@@ -87,10 +110,5 @@ final class AppSettings {
                 .transport(transport());
         String token = token();
         return token == null ? builder : builder.token(token);
-    }
-
-    /** Changes whenever a new client is needed. */
-    String fingerprint() {
-        return httpPort() + "/" + socketPort() + "/" + transport() + "/" + token();
     }
 }

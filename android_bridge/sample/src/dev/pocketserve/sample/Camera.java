@@ -1,10 +1,8 @@
 package dev.pocketserve.sample;
 
 import android.content.Context;
-import android.graphics.ImageFormat;
 import android.graphics.Matrix;
 import android.graphics.RectF;
-import android.graphics.SurfaceTexture;
 import android.hardware.camera2.CameraAccessException;
 import android.hardware.camera2.CameraCaptureSession;
 import android.hardware.camera2.CameraCharacteristics;
@@ -17,38 +15,33 @@ import android.media.ImageReader;
 import android.os.Handler;
 import android.os.HandlerThread;
 import android.util.Size;
-import android.view.Surface;
 import android.view.TextureView;
+import dev.pocketserve.sample.pure.Geometry;
 import java.nio.ByteBuffer;
-import java.util.Arrays;
 
 /**
  * The camera: a preview, single pictures as JPEG, and frames for the live mode. Preview, frames and JPEG together are
  * promised by every camera2 device, legacy ones included.
  *
  * <p>{@link #open}, {@link #close}, {@link #takePicture} and {@link #setLive} belong to the main thread; the listener
- * is called on the camera's own thread.
+ * is called on the camera's own thread, and on the main one where opening fails.
  */
 final class Camera {
-    private static final int PREVIEW_LONG_SIDE = 1280;
-    private static final int FRAME_LONG_SIDE = 640;
-    private static final int PICTURE_LONG_SIDE = 2048;
-
     private final CameraManager manager;
     private final TextureView view;
     private final Listener listener;
+    private final MainExecutor mainThread = new MainExecutor();
     private HandlerThread thread;
     private Handler handler;
     private CameraDevice device;
     private CameraCaptureSession session;
-    private ImageReader pictures;
-    private ImageReader frames;
-    private Surface preview;
-    private Size previewSize;
+    private CameraOutputs outputs;
     private int sensorOrientation;
     private boolean front;
     private volatile int display;
     private boolean live;
+    /** Counts openings, so that what comes late of one that was closed meanwhile is told from the present one. */
+    private int opening;
 
     /** Hears from the camera, on its thread. */
     interface Listener {
@@ -62,8 +55,8 @@ final class Camera {
          */
         void onFrame(Image image, int rotation);
 
-        /** The camera cannot be used any more. */
-        void onCameraError(String reason);
+        /** The camera cannot be used any more; a text for the person. */
+        void onCameraError(int reason);
     }
 
     Camera(Context context, TextureView view, Listener listener) {
@@ -76,6 +69,11 @@ final class Camera {
         return thread != null;
     }
 
+    /** Returns whether the preview is shown as in a mirror, which the system does for front cameras. */
+    boolean isMirrored() {
+        return front;
+    }
+
     /** Opens the back camera, or the only one. The view's surface must be there and the permission given. */
     void open() {
         thread = new HandlerThread("camera");
@@ -84,7 +82,8 @@ final class Camera {
         try {
             String[] ids = manager.getCameraIdList();
             if (ids.length == 0) {
-                throw new IllegalArgumentException("there is none");
+                refuse(R.string.camera_none);
+                return;
             }
             String selected = ids[0];
             for (String id : ids) {
@@ -95,10 +94,28 @@ final class Camera {
                 }
             }
             prepare(manager.getCameraCharacteristics(selected));
-            manager.openCamera(selected, new DeviceListener(), handler);
-        } catch (CameraAccessException | SecurityException | IllegalArgumentException error) {
-            close();
-            listener.onCameraError(String.valueOf(error.getMessage()));
+            manager.openCamera(selected, new DeviceListener(++opening), handler);
+        } catch (CameraAccessException error) {
+            refuse(reasonOf(error));
+        } catch (SecurityException | IllegalArgumentException error) {
+            refuse(R.string.camera_broken);
+        }
+    }
+
+    private void refuse(int reason) {
+        close();
+        listener.onCameraError(reason);
+    }
+
+    private static int reasonOf(CameraAccessException error) {
+        switch (error.getReason()) {
+            case CameraAccessException.CAMERA_IN_USE:
+            case CameraAccessException.MAX_CAMERAS_IN_USE:
+                return R.string.camera_busy;
+            case CameraAccessException.CAMERA_DISABLED:
+                return R.string.camera_forbidden;
+            default:
+                return R.string.camera_broken;
         }
     }
 
@@ -111,55 +128,19 @@ final class Camera {
         }
         sensorOrientation = orientation;
         front = facing != null && facing == CameraCharacteristics.LENS_FACING_FRONT;
-        Size picture = largest(sizes.getOutputSizes(ImageFormat.JPEG), PICTURE_LONG_SIDE, null);
-        Size frame = largest(sizes.getOutputSizes(ImageFormat.YUV_420_888), FRAME_LONG_SIDE, null);
-        // Of the frame's shape, so that its boxes fit on the preview.
-        previewSize = largest(sizes.getOutputSizes(SurfaceTexture.class), PREVIEW_LONG_SIDE, frame);
-        pictures = ImageReader.newInstance(picture.getWidth(), picture.getHeight(), ImageFormat.JPEG, 2);
-        frames = ImageReader.newInstance(frame.getWidth(), frame.getHeight(), ImageFormat.YUV_420_888, 2);
-        pictures.setOnImageAvailableListener(new PictureListener(), handler);
-        frames.setOnImageAvailableListener(new FrameListener(), handler);
-        SurfaceTexture texture = view.getSurfaceTexture();
-        texture.setDefaultBufferSize(previewSize.getWidth(), previewSize.getHeight());
-        preview = new Surface(texture);
+        outputs = new CameraOutputs(sizes, view.getSurfaceTexture());
+        outputs.pictures.setOnImageAvailableListener(new PictureListener(), handler);
+        outputs.frames.setOnImageAvailableListener(new FrameListener(), handler);
         setRotation(display);
-    }
-
-    /**
-     * The largest size within a limit; the smallest of all where every one is larger.
-     *
-     * @param like of this shape where there is one; null for any
-     */
-    private static Size largest(Size[] sizes, int longSide, Size like) {
-        if (sizes == null || sizes.length == 0) {
-            throw new IllegalArgumentException("it gives no pictures");
-        }
-        Size best = null;
-        Size smallest = sizes[0];
-        for (Size size : sizes) {
-            long area = (long) size.getWidth() * size.getHeight();
-            if (area < (long) smallest.getWidth() * smallest.getHeight()) {
-                smallest = size;
-            }
-            boolean within = Math.max(size.getWidth(), size.getHeight()) <= longSide;
-            boolean alike = like == null
-                    || size.getWidth() * like.getHeight() == size.getHeight() * like.getWidth();
-            if (within && alike && (best == null || area > (long) best.getWidth() * best.getHeight())) {
-                best = size;
-            }
-        }
-        if (best == null && like != null) {
-            return largest(sizes, longSide, null);
-        }
-        return best == null ? smallest : best;
     }
 
     /** The screen's content was turned, or the view has another size: the preview is turned and cut to fit. */
     void setRotation(int degrees) {
         display = degrees;
-        if (previewSize == null || view.getWidth() == 0) {
+        if (outputs == null || view.getWidth() == 0) {
             return;
         }
+        Size previewSize = outputs.previewSize;
         // The view has stretched the buffer to its own size; this undoes that, fills the view and turns.
         boolean sideways = Geometry.upright(sensorOrientation, 0, front) % 180 != 0;
         float width = sideways ? previewSize.getHeight() : previewSize.getWidth();
@@ -183,12 +164,14 @@ final class Camera {
         }
         try {
             CaptureRequest.Builder request = device.createCaptureRequest(CameraDevice.TEMPLATE_STILL_CAPTURE);
-            request.addTarget(pictures.getSurface());
+            request.addTarget(outputs.pictures.getSurface());
             request.set(CaptureRequest.JPEG_ORIENTATION, Geometry.upright(sensorOrientation, display, front));
             request.set(CaptureRequest.CONTROL_AF_MODE, CaptureRequest.CONTROL_AF_MODE_CONTINUOUS_PICTURE);
             session.capture(request.build(), null, handler);
-        } catch (CameraAccessException | IllegalStateException error) {
-            listener.onCameraError(String.valueOf(error.getMessage()));
+        } catch (CameraAccessException error) {
+            listener.onCameraError(reasonOf(error));
+        } catch (IllegalStateException error) {
+            listener.onCameraError(R.string.camera_broken);
         }
     }
 
@@ -204,30 +187,30 @@ final class Camera {
         }
         try {
             CaptureRequest.Builder request = device.createCaptureRequest(CameraDevice.TEMPLATE_PREVIEW);
-            request.addTarget(preview);
+            request.addTarget(outputs.preview);
             if (live) {
-                request.addTarget(frames.getSurface());
+                request.addTarget(outputs.frames.getSurface());
             }
             request.set(CaptureRequest.CONTROL_AF_MODE, CaptureRequest.CONTROL_AF_MODE_CONTINUOUS_PICTURE);
             session.setRepeatingRequest(request.build(), null, handler);
-        } catch (CameraAccessException | IllegalStateException error) {
-            listener.onCameraError(String.valueOf(error.getMessage()));
+        } catch (CameraAccessException error) {
+            listener.onCameraError(reasonOf(error));
+        } catch (IllegalStateException error) {
+            listener.onCameraError(R.string.camera_broken);
         }
     }
 
     /** Gives the camera back. */
     void close() {
         session = null;
+        opening++;
         if (device != null) {
             device.close();
             device = null;
         }
-        if (pictures != null) {
-            // On the camera's own thread, which may be reading from one of them now; it ends after that.
-            handler.post(new Closing(pictures, frames, preview));
-            pictures = null;
-            frames = null;
-            preview = null;
+        if (outputs != null) {
+            handler.post(outputs); // it may be read from there now; the thread ends after that
+            outputs = null;
         }
         if (thread != null) {
             thread.quitSafely();
@@ -235,71 +218,61 @@ final class Camera {
         }
     }
 
-    /** Gives back what the camera wrote to. */
-    private static final class Closing implements Runnable {
-        private final ImageReader pictures;
-        private final ImageReader frames;
-        private final Surface preview;
-
-        Closing(ImageReader pictures, ImageReader frames, Surface preview) {
-            this.pictures = pictures;
-            this.frames = frames;
-            this.preview = preview;
-        }
-
-        @Override
-        public void run() {
-            pictures.close();
-            frames.close();
-            preview.release();
-        }
-    }
-
-    private void failed(final CameraDevice camera, final String reason) {
+    private void failed(final CameraDevice camera, final int number, final int reason) {
         camera.close();
-        view.post(new Runnable() {
+        mainThread.execute(new Runnable() {
             @Override
             public void run() {
-                close();
+                if (number == opening) {
+                    refuse(reason);
+                }
             }
         });
-        listener.onCameraError(reason);
     }
 
     /** The camera was opened, or lost. Its fields belong to the main thread, so everything is handed there. */
     private final class DeviceListener extends CameraDevice.StateCallback {
+        private final int number;
+
+        DeviceListener(int number) {
+            this.number = number;
+        }
+
         @Override
         public void onOpened(final CameraDevice opened) {
-            view.post(new Runnable() {
+            mainThread.execute(new Runnable() {
                 @Override
                 public void run() {
-                    begin(opened);
+                    begin(opened, number);
                 }
             });
         }
 
         @Override
         public void onDisconnected(CameraDevice camera) {
-            failed(camera, "another app has taken it");
+            failed(camera, number, R.string.camera_busy);
         }
 
         @Override
         public void onError(CameraDevice camera, int error) {
-            failed(camera, "error " + error);
+            boolean busy = error == ERROR_CAMERA_IN_USE || error == ERROR_MAX_CAMERAS_IN_USE;
+            failed(camera, number, busy ? R.string.camera_busy
+                    : error == ERROR_CAMERA_DISABLED ? R.string.camera_forbidden : R.string.camera_broken);
         }
     }
 
-    private void begin(CameraDevice opened) {
-        if (preview == null) { // closed in the meantime
+    private void begin(CameraDevice opened, int number) {
+        if (number != opening) { // closed in the meantime, and perhaps opened again
             opened.close();
             return;
         }
         device = opened;
         try {
-            opened.createCaptureSession(Arrays.asList(preview, pictures.getSurface(), frames.getSurface()),
-                    new SessionListener(), handler);
-        } catch (CameraAccessException | IllegalStateException error) {
-            listener.onCameraError(String.valueOf(error.getMessage()));
+            opened.createCaptureSession(outputs.surfaces(), new SessionListener(), handler);
+        } catch (CameraAccessException error) {
+            refuse(reasonOf(error));
+        } catch (IllegalStateException error) {
+            refuse(R.string.camera_broken);
         }
     }
 
@@ -307,7 +280,7 @@ final class Camera {
     private final class SessionListener extends CameraCaptureSession.StateCallback {
         @Override
         public void onConfigured(final CameraCaptureSession configured) {
-            view.post(new Runnable() {
+            mainThread.execute(new Runnable() {
                 @Override
                 public void run() {
                     if (device == configured.getDevice()) {
@@ -320,7 +293,7 @@ final class Camera {
 
         @Override
         public void onConfigureFailed(CameraCaptureSession rejected) {
-            listener.onCameraError("it cannot give preview, frames and pictures at once");
+            listener.onCameraError(R.string.camera_limits);
         }
     }
 
@@ -335,7 +308,7 @@ final class Camera {
                     listener.onPicture(jpeg);
                 }
             } catch (IllegalStateException closed) {
-                listener.onCameraError("it was closed while it took the picture");
+                listener.onCameraError(R.string.camera_broken);
             }
         }
     }

@@ -4,29 +4,24 @@ import dev.pocketserve.bridge.PocketServe;
 import dev.pocketserve.bridge.PocketServeException;
 import java.util.concurrent.Executor;
 
-/** The app's one client of the server, built anew when the settings have changed. */
+/** The app's one client of the server. It exists while the screen is seen: in the background nothing is connected. */
 final class Client {
     private final AppSettings settings;
     private final Executor callbacks;
     private PocketServe client;
-    private String builtFor;
 
     Client(AppSettings settings, Executor callbacks) {
         this.settings = settings;
         this.callbacks = callbacks;
     }
 
-    /** Follows the settings as they are now; connects to nothing. */
-    void renew() {
-        String fingerprint = settings.fingerprint();
-        if (client == null || !fingerprint.equals(builtFor)) {
-            close();
-            builtFor = fingerprint;
-            client = build();
-        }
+    /** Makes one for the settings as they are now; connects to nothing. */
+    void open() {
+        close();
+        client = build();
     }
 
-    /** The client, or null before the first {@link #renew}. */
+    /** The client, or null while it is closed. */
     PocketServe get() {
         return client;
     }
@@ -44,6 +39,7 @@ final class Client {
     void close() {
         if (client != null) {
             client.close();
+            client = null;
         }
     }
 }

@@ -5,6 +5,7 @@ import android.content.Context;
 import android.content.Intent;
 import android.os.Bundle;
 import android.widget.Toast;
+import dev.pocketserve.sample.pure.TokenText;
 
 /** Takes the token that {@code pocketserve token} printed in Termux. Not exported: only our PendingIntent comes. */
 public final class CommandResult extends BroadcastReceiver {

@@ -12,6 +12,7 @@ import dev.pocketserve.bridge.PocketServeException;
 import dev.pocketserve.bridge.PredictOptions;
 import dev.pocketserve.bridge.Prediction;
 import dev.pocketserve.bridge.StreamListener;
+import dev.pocketserve.sample.pure.ExifOrientation;
 import java.io.ByteArrayOutputStream;
 import java.util.HashMap;
 import java.util.Map;
@@ -23,6 +24,7 @@ final class LiveMode implements StreamListener {
     private static final double NEWEST = 0.2;
 
     private final FrameStream stream;
+    private final AppSettings settings;
     private final boolean raw;
     private final Listener listener;
     private final Map<Long, Sent> sent = new HashMap<>();
@@ -56,8 +58,9 @@ final class LiveMode implements StreamListener {
         }
     }
 
-    LiveMode(PocketServe server, String model, boolean raw, Listener listener) {
-        this.raw = raw;
+    LiveMode(PocketServe server, String model, AppSettings settings, Listener listener) {
+        this.settings = settings;
+        this.raw = settings.rawFrames();
         this.listener = listener;
         this.stream = server.stream(model, this);
     }
@@ -72,7 +75,7 @@ final class LiveMode implements StreamListener {
                 planes[2].getBuffer(), planes[1].getRowStride(), planes[1].getPixelStride(), width, height);
         boolean sideways = rotation % 180 != 0;
         byte[] body = raw ? packed : ExifOrientation.mark(jpeg(packed, width, height), rotation);
-        PredictOptions options = raw ? new PredictOptions() : null;
+        PredictOptions options = settings.questions();
         if (raw) {
             options.frame("nv21", width, height, rotation);
         }

@@ -35,12 +35,12 @@ final class LiveView implements LiveMode.Listener {
         String model = settings.model();
         boolean starts = on && model != null && client != null;
         if (starts) {
-            live = new LiveMode(client, model, settings.rawFrames(), this);
+            live = new LiveMode(client, model, settings, this);
         }
         camera.setLive(starts);
         screen.showLiveStatus(starts);
         if (!starts && before != null) {
-            screen.clearBoxes();
+            screen.clearOverlay();
         }
     }
 
@@ -55,13 +55,13 @@ final class LiveView implements LiveMode.Listener {
     @Override
     public void onLive(Prediction prediction, int width, int height, double framesPerSecond, long latencyMs) {
         if (live != null) {
-            screen.showLive(prediction, width, height, framesPerSecond, latencyMs);
+            screen.showLive(prediction, width, height, camera.isMirrored(), framesPerSecond, latencyMs);
         }
     }
 
     @Override
     public void onLiveError(PocketServeException error) {
-        if (live != null && !error.isRetryable() && !PocketServeException.CANCELLED.equals(error.getCode())) {
+        if (live != null && !error.isRetryable() && !Problem.isOurs(error)) {
             screen.switchLiveOff();
             panel.show(error);
         }

@@ -1,34 +1,35 @@
 package dev.pocketserve.sample;
 
-import android.Manifest;
 import android.app.Activity;
 import android.content.ActivityNotFoundException;
 import android.content.Intent;
 import android.content.pm.PackageManager;
 import android.content.res.Configuration;
-import android.graphics.SurfaceTexture;
 import android.media.Image;
+import android.net.Uri;
 import android.os.Bundle;
+import android.os.Parcelable;
 import android.view.Menu;
 import android.view.MenuItem;
-import android.view.TextureView;
 import dev.pocketserve.bridge.Callback;
 import dev.pocketserve.bridge.ModelState;
 import dev.pocketserve.bridge.PocketServeException;
+import dev.pocketserve.sample.pure.CameraAccess;
+import dev.pocketserve.sample.pure.SharedPicture;
 import java.util.List;
 
 /**
- * The one screen: camera, picture, answers. Here is what only an activity can do: its life, permissions and other
+ * The first screen: camera, picture, answers. Here is what only an activity can do: its life, permissions and other
  * screens. {@link MainScreen} has the views, {@link PictureQuestions} and {@link LiveView} ask the server,
- * {@link Starter} starts it.
+ * {@link Starter} starts it. Camera and connection live from onStart to onStop: nothing runs in the background.
  */
 public final class MainActivity extends Activity implements MainScreen.Listener, ModelChoice.Listener,
-        Starter.Listener, ProblemPanel.Listener, Camera.Listener, TextureView.SurfaceTextureListener {
-    private static final int ASK_CAMERA = 1;
+        Starter.Listener, ProblemPanel.Listener, Camera.Listener, Viewfinder.Listener {
     private static final int ASK_TERMUX = 2;
     private static final int PICK_PICTURE = 3;
     private static final int SETTINGS_ITEM = 1;
 
+    private Shown shown;
     private MainScreen screen;
     private ProblemPanel problem;
     private ModelChoice models;
@@ -36,47 +37,58 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
     private Starter starter;
     private PictureQuestions pictures;
     private Camera camera;
+    private Viewfinder viewfinder;
     private LiveView live;
-    private boolean resumed;
+    private boolean started;
 
     @Override
     protected void onCreate(Bundle state) {
         super.onCreate(state);
         AppSettings settings = new AppSettings(this);
-        screen = new MainScreen(this, this);
+        Object before = getLastNonConfigurationInstance();
+        shown = before instanceof Shown ? (Shown) before : new Shown();
+        screen = new MainScreen(this, shown, this);
         problem = new ProblemPanel(this, this);
         models = new ModelChoice(this, settings, this);
         client = new Client(settings, new MainExecutor());
         starter = new Starter(this, settings, problem, this);
-        pictures = new PictureQuestions(this, settings, client, screen, problem);
+        pictures = new PictureQuestions(this, settings, client, screen, problem, shown);
         camera = new Camera(this, screen.preview, this);
+        viewfinder = new Viewfinder(this, screen.preview, settings, camera, this);
         live = new LiveView(settings, camera, screen, problem);
-        screen.preview.setSurfaceTextureListener(this);
+        if (state == null) {
+            takeShared(getIntent());
+        }
     }
 
     // Life
 
     @Override
-    protected void onResume() {
-        super.onResume();
-        resumed = true;
+    protected void onStart() {
+        super.onStart();
+        started = true;
         connect();
-        openCamera(false);
+        viewfinder.start();
     }
 
     @Override
-    protected void onPause() {
-        resumed = false;
+    protected void onStop() {
+        started = false;
         setLive(false);
-        camera.close();
+        viewfinder.stop();
         starter.cancel();
-        super.onPause();
+        client.close();
+        super.onStop();
+    }
+
+    @Override
+    public Object onRetainNonConfigurationInstance() {
+        return shown;
     }
 
     @Override
     protected void onDestroy() {
         pictures.close();
-        client.close();
         super.onDestroy();
     }
 
@@ -84,13 +96,36 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
     public void onConfigurationChanged(Configuration changed) {
         super.onConfigurationChanged(changed);
         screen.arrange(changed);
-        camera.setRotation(screen.degrees());
+        viewfinder.turn();
+    }
+
+    // Pictures that other apps share
+
+    @Override
+    protected void onNewIntent(Intent intent) {
+        super.onNewIntent(intent);
+        setIntent(intent);
+        takeShared(intent);
+    }
+
+    private void takeShared(Intent intent) {
+        if (!Intent.ACTION_SEND.equals(intent.getAction())) {
+            return;
+        }
+        Parcelable extra = intent.getParcelableExtra(Intent.EXTRA_STREAM);
+        Uri address = extra instanceof Uri ? (Uri) extra : null;
+        viewfinder.waitToAsk();
+        if (address != null && SharedPicture.accepted(intent.getType(), address.getScheme())) {
+            pictures.ask(address);
+        } else {
+            screen.say(getString(R.string.picture_failed));
+        }
     }
 
     // The server
 
     private void connect() {
-        client.renew();
+        client.open();
         listModels();
     }
 
@@ -98,11 +133,13 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
         client.get().async().index(new Callback<List<ModelState>>() {
             @Override
             public void onResult(List<ModelState> states) {
-                if (!resumed) {
+                if (!started) {
                     return;
                 }
-                problem.hide();
-                if (!models.offer(states)) {
+                problem.hideServer();
+                if (models.offer(states)) {
+                    pictures.resume();
+                } else {
                     screen.say(getString(R.string.no_models));
                 }
                 setLive(screen.wantsLive());
@@ -110,7 +147,7 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
 
             @Override
             public void onError(PocketServeException error) {
-                if (resumed && !PocketServeException.CLOSED.equals(error.getCode())) {
+                if (started && !Problem.isOurs(error)) {
                     problem.show(error);
                 }
             }
@@ -132,15 +169,17 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
     @Override
     public void onRetry() {
         connect();
-        openCamera(false);
+        viewfinder.open(false);
     }
 
     @Override
     public void onAction(Problem.Action action) {
         if (action == Problem.Action.SETTINGS) {
-            showSettings();
+            startActivity(new Intent(this, SettingsActivity.class));
+        } else if (action == Problem.Action.SYSTEM_SETTINGS) {
+            startActivity(ProblemPanel.systemSettings(this));
         } else if (action == Problem.Action.CAMERA) {
-            openCamera(true);
+            viewfinder.open(true);
         } else if (action == Problem.Action.START) {
             starter.start(client.get());
         }
@@ -153,17 +192,14 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
 
     @Override
     public void onRequestPermissionsResult(int request, String[] permissions, int[] granted) {
-        boolean permitted = granted.length > 0 && granted[0] == PackageManager.PERMISSION_GRANTED;
-        if (request == ASK_CAMERA && permitted) {
-            problem.hide();
-            openCamera(false);
-        } else if (request == ASK_CAMERA) {
-            problem.show(getString(R.string.problem_other), getString(R.string.camera_permission),
-                    Problem.Action.CAMERA);
-        } else if (request == ASK_TERMUX && permitted) {
-            starter.start(client.get());
+        if (request == Viewfinder.ASK_CAMERA) {
+            viewfinder.onAnswer(granted);
         } else if (request == ASK_TERMUX && granted.length > 0) {
-            starter.notAllowed();
+            if (granted[0] == PackageManager.PERMISSION_GRANTED) {
+                starter.start(client.get());
+            } else {
+                starter.notAllowed();
+            }
         }
     }
 
@@ -172,21 +208,15 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
     @Override
     public boolean onCreateOptionsMenu(Menu menu) {
         MenuItem item = menu.add(Menu.NONE, SETTINGS_ITEM, Menu.NONE, R.string.settings);
-        item.setShowAsAction(MenuItem.SHOW_AS_ACTION_IF_ROOM);
+        item.setIcon(R.drawable.ic_settings);
+        item.setShowAsAction(MenuItem.SHOW_AS_ACTION_ALWAYS);
         return true;
     }
 
     @Override
     public boolean onOptionsItemSelected(MenuItem item) {
-        if (item.getItemId() == SETTINGS_ITEM) {
-            showSettings();
-            return true;
-        }
-        return super.onOptionsItemSelected(item);
-    }
-
-    private void showSettings() {
         startActivity(new Intent(this, SettingsActivity.class));
+        return true;
     }
 
     @Override
@@ -213,7 +243,7 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
         if (camera.isOpen()) {
             camera.takePicture();
         } else {
-            openCamera(true);
+            viewfinder.open(true);
         }
     }
 
@@ -223,19 +253,19 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
     }
 
     private void setLive(boolean on) {
-        live.set(on && resumed, client.get());
+        live.set(on && started, client.get());
     }
 
-    private void openCamera(boolean ask) {
-        if (camera.isOpen() || !screen.preview.isAvailable() || !resumed) {
-            return;
-        }
-        if (checkSelfPermission(Manifest.permission.CAMERA) == PackageManager.PERMISSION_GRANTED) {
-            camera.setRotation(screen.degrees());
-            camera.open();
-            setLive(screen.wantsLive());
-        } else if (ask) {
-            requestPermissions(new String[] {Manifest.permission.CAMERA}, ASK_CAMERA);
+    @Override
+    public void onCameraOpened() {
+        problem.hideCamera();
+        setLive(screen.wantsLive());
+    }
+
+    @Override
+    public void onCameraRefused(CameraAccess access) {
+        if (shown.picture == null) { // a picture needs no camera
+            problem.show(access);
         }
     }
 
@@ -250,28 +280,7 @@ public final class MainActivity extends Activity implements MainScreen.Listener,
     }
 
     @Override
-    public void onCameraError(String reason) {
-        screen.say(getString(R.string.camera_failed, reason));
-    }
-
-    @Override
-    public void onSurfaceTextureAvailable(SurfaceTexture texture, int width, int height) {
-        openCamera(true);
-    }
-
-    @Override
-    public void onSurfaceTextureSizeChanged(SurfaceTexture texture, int width, int height) {
-        camera.setRotation(screen.degrees());
-    }
-
-    @Override
-    public boolean onSurfaceTextureDestroyed(SurfaceTexture texture) {
-        camera.close();
-        return true;
-    }
-
-    @Override
-    public void onSurfaceTextureUpdated(SurfaceTexture texture) {
-        // Nothing is drawn by us.
+    public void onCameraError(int reason) {
+        screen.say(getString(reason));
     }
 }

@@ -2,6 +2,7 @@ package dev.pocketserve.sample;
 
 import android.app.Activity;
 import android.content.res.Configuration;
+import android.os.SystemClock;
 import android.view.TextureView;
 import android.view.View;
 import android.view.ViewGroup;
@@ -12,18 +13,27 @@ import android.widget.ListView;
 import android.widget.Switch;
 import android.widget.TextView;
 import android.widget.Toast;
+import android.widget.Toolbar;
+import dev.pocketserve.bridge.Label;
 import dev.pocketserve.bridge.Prediction;
+import dev.pocketserve.sample.pure.Overlay;
+import dev.pocketserve.sample.pure.SpeechGate;
 
 /** The first screen's views. It knows what they show, and nothing of servers and cameras. Of the main thread. */
 final class MainScreen {
+    /** TalkBack says no more than one answer in this time. */
+    private static final long SPEECH_INTERVAL_MS = 1000;
     /** The view that the camera draws on. */
     final TextureView preview;
     private final Activity activity;
     private final MainExecutor mainThread = new MainExecutor();
     private final Results results;
     private final ImageView picture;
-    private final BoxView boxes;
+    private final OverlayView overlay;
     private final TextView liveStatus;
+    private final View spoken;
+    private final SpeechGate speech = new SpeechGate(SPEECH_INTERVAL_MS);
+    private final Shown shown;
     private final Switch liveSwitch;
 
     /** The wishes of the person. */
@@ -38,18 +48,26 @@ final class MainScreen {
         void onLiveSwitched(boolean on);
     }
 
-    MainScreen(Activity activity, Listener listener) {
+    /** Shows what was shown before. */
+    MainScreen(Activity activity, Shown shown, Listener listener) {
         this.activity = activity;
+        this.shown = shown;
         activity.setContentView(R.layout.activity_main);
-        results = new Results(activity);
+        activity.setActionBar((Toolbar) activity.findViewById(R.id.bar));
+        SystemBars.keepClear(activity.findViewById(R.id.bar), activity.findViewById(R.id.below_bar));
+        results = new Results(activity, shown.answers);
         ((ListView) activity.findViewById(R.id.results)).setAdapter(results);
         preview = (TextureView) activity.findViewById(R.id.preview);
         picture = (ImageView) activity.findViewById(R.id.picture);
-        boxes = (BoxView) activity.findViewById(R.id.boxes);
+        overlay = (OverlayView) activity.findViewById(R.id.overlay);
+        spoken = activity.findViewById(R.id.spoken);
         liveStatus = (TextView) activity.findViewById(R.id.live_status);
         liveSwitch = (Switch) activity.findViewById(R.id.live);
         arrange(activity.getResources().getConfiguration());
         listen(listener);
+        if (shown.picture != null) {
+            show(shown.picture, shown.overlay);
+        }
     }
 
     private void listen(final Listener listener) {
@@ -84,39 +102,49 @@ final class MainScreen {
     /** Side by side when the screen is wide: turning the phone does not make the activity anew. */
     void arrange(Configuration screen) {
         boolean wide = screen.orientation == Configuration.ORIENTATION_LANDSCAPE;
-        LinearLayout content = (LinearLayout) activity.findViewById(R.id.content);
-        content.setOrientation(wide ? LinearLayout.HORIZONTAL : LinearLayout.VERTICAL);
-        for (int i = 0; i < content.getChildCount(); i++) {
-            ViewGroup.LayoutParams part = content.getChildAt(i).getLayoutParams();
-            part.width = wide ? 0 : ViewGroup.LayoutParams.MATCH_PARENT;
-            part.height = wide ? ViewGroup.LayoutParams.MATCH_PARENT : 0;
-        }
-        content.requestLayout();
+        arrange((LinearLayout) activity.findViewById(R.id.choices), wide, ViewGroup.LayoutParams.WRAP_CONTENT, 0);
+        arrange((LinearLayout) activity.findViewById(R.id.content), wide, ViewGroup.LayoutParams.MATCH_PARENT, 1);
     }
 
-    /** Returns how far the screen is turned from how it is mostly held. */
-    int degrees() {
-        return activity.getWindowManager().getDefaultDisplay().getRotation() * 90;
+    /** Gives all parts the same share of the width; or, one above the other, this share of the height. */
+    private static void arrange(LinearLayout parts, boolean wide, int height, int share) {
+        parts.setOrientation(wide ? LinearLayout.HORIZONTAL : LinearLayout.VERTICAL);
+        for (int i = 0; i < parts.getChildCount(); i++) {
+            LinearLayout.LayoutParams part = (LinearLayout.LayoutParams) parts.getChildAt(i).getLayoutParams();
+            part.width = wide ? 0 : ViewGroup.LayoutParams.MATCH_PARENT;
+            part.height = wide || share == 0 ? height : 0;
+            part.weight = wide ? 1 : share;
+        }
+        parts.requestLayout();
     }
 
     /** The preview, without what was found on a picture. */
     void showCamera() {
         picture.setVisibility(View.GONE);
         picture.setImageDrawable(null);
-        boxes.clear();
+        shown.picture = null;
+        overlay.clear();
     }
 
     /** A picture in place of the preview. */
     void showPicture(Pictures photo) {
+        show(photo, Overlay.EMPTY);
+    }
+
+    private void show(Pictures photo, Overlay found) {
+        shown.picture = photo;
+        shown.overlay = found;
         picture.setImageBitmap(photo.preview);
         picture.setVisibility(View.VISIBLE);
-        boxes.clear();
+        overlay.show(found, photo.width, photo.height, false, false);
     }
 
     /** Shows the answer to a picture. */
     void showAnswer(Pictures photo, Prediction answer, long tookMs) {
         results.add(answer, tookMs);
-        boxes.show(answer.getLabels(), photo.width, photo.height, false);
+        if (shown.picture == photo) { // the person may have gone back to the camera meanwhile
+            show(photo, Overlay.of(answer.getJson()));
+        }
     }
 
     /** Returns whether the person wants frames to be asked about. */
@@ -133,18 +161,25 @@ final class MainScreen {
     void showLiveStatus(boolean on) {
         liveStatus.setVisibility(on ? View.VISIBLE : View.GONE);
         liveStatus.setText("");
+        speech.reset();
     }
 
-    /** Shows the answer to a frame. */
-    void showLive(Prediction prediction, int width, int height, double framesPerSecond, long latencyMs) {
+    /** Shows the answer to a frame; TalkBack says it when it has changed. */
+    void showLive(Prediction prediction, int width, int height, boolean mirrored, double framesPerSecond,
+            long latencyMs) {
         liveStatus.setText(
                 activity.getString(R.string.live_status, prediction.summary(), framesPerSecond, latencyMs));
-        boxes.show(prediction.getLabels(), width, height, true);
+        overlay.show(Overlay.of(prediction.getJson()), width, height, true, mirrored);
+        Label best = prediction.getBest();
+        String text = best == null ? activity.getString(R.string.nothing) : best.getLabel();
+        if (speech.admits(text, SystemClock.elapsedRealtime())) {
+            spoken.setContentDescription(text); // a live region: the change is spoken
+        }
     }
 
     /** Nothing is drawn over the preview any more. */
-    void clearBoxes() {
-        boxes.clear();
+    void clearOverlay() {
+        overlay.clear();
     }
 
     /** A short message; from any thread. */

@@ -1,70 +1,124 @@
 package dev.pocketserve.sample;
 
 import android.app.Activity;
+import android.content.Context;
 import android.view.View;
 import android.widget.AdapterView;
 import android.widget.ArrayAdapter;
 import android.widget.Spinner;
 import dev.pocketserve.bridge.ModelState;
+import dev.pocketserve.sample.pure.ModelMenu;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
-import java.util.Set;
-import java.util.TreeSet;
 
-/** The models that the server has, and the one that the person chose; the settings remember it. */
+/** The models and versions that the server has, and the person's choice of both; the settings remember it. */
 final class ModelChoice {
+    private final Context context;
     private final AppSettings settings;
-    private final List<String> models = new ArrayList<>();
-    private final ArrayAdapter<String> adapter;
-    private final Spinner spinner;
+    private final Listener listener;
+    private final Column models;
+    private final Column versions;
+    private ModelMenu menu = new ModelMenu(Collections.<ModelMenu.Row>emptyList());
 
     /** Hears of a choice. */
     interface Listener {
-        /** Another model than before is to be asked. */
+        /** Another model or version than before is to be asked. */
         void onModelChosen();
     }
 
-    ModelChoice(Activity activity, AppSettings settings, final Listener listener) {
+    ModelChoice(Activity activity, AppSettings settings, Listener listener) {
+        this.context = activity;
         this.settings = settings;
-        adapter = new ArrayAdapter<>(activity, android.R.layout.simple_spinner_item, models);
-        adapter.setDropDownViewResource(android.R.layout.simple_spinner_dropdown_item);
-        spinner = (Spinner) activity.findViewById(R.id.models);
-        spinner.setAdapter(adapter);
-        spinner.setOnItemSelectedListener(new AdapterView.OnItemSelectedListener() {
-            @Override
-            public void onItemSelected(AdapterView<?> parent, View view, int position, long id) {
-                if (!models.get(position).equals(ModelChoice.this.settings.model())) {
-                    ModelChoice.this.settings.setModel(models.get(position));
-                    listener.onModelChosen();
-                }
-            }
-
-            @Override
-            public void onNothingSelected(AdapterView<?> parent) {
-                ModelChoice.this.settings.setModel(null);
-            }
-        });
+        this.listener = listener;
+        models = new Column(activity, R.id.models);
+        versions = new Column(activity, R.id.versions);
     }
 
     /**
-     * Offers what the server has; the model that was chosen before stays chosen where it is among them.
+     * Offers what the server has; what was chosen before stays chosen where it is among them.
      *
-     * @return false when there is none
+     * @return false when there is no model for pictures
      */
     boolean offer(List<ModelState> states) {
-        Set<String> names = new TreeSet<>();
-        for (ModelState each : states) {
-            names.add(each.getName());
+        menu = ModelMenu.of(states);
+        String model = menu.modelLike(settings.model());
+        models.fill(menu.models(), Math.max(0, menu.models().indexOf(model)));
+        offerVersions(model, menu.versionLike(model, settings.version()));
+        return model != null;
+    }
+
+    /** The first entry names no version: the server's default one answers, also when that changes. */
+    private void offerVersions(String model, String version) {
+        List<String> known = model == null ? Collections.<String>emptyList() : menu.versions(model);
+        List<String> entries = new ArrayList<>();
+        for (String name : known) {
+            if (!name.isEmpty()) {
+                entries.add(name);
+            }
         }
-        String selected = settings.model();
-        models.clear();
-        models.addAll(names);
-        adapter.notifyDataSetChanged();
-        int position = Math.max(0, models.indexOf(selected));
-        if (!models.isEmpty()) {
-            spinner.setSelection(position);
+        if (!known.isEmpty()) {
+            entries.add(0, context.getString(R.string.version_default, known.get(0)).trim());
         }
-        settings.setModel(models.isEmpty() ? null : models.get(position));
-        return !models.isEmpty();
+        versions.fill(entries, Math.max(0, entries.indexOf(version)));
+        settings.setModel(model, version);
+    }
+
+    private void choose() {
+        String model = models.selected();
+        boolean other = model != null && !model.equals(settings.model());
+        int position = versions.spinner.getSelectedItemPosition();
+        String version = other || position <= 0 ? null : versions.selected();
+        if (other) {
+            offerVersions(model, null);
+        } else if (model == null || same(version, settings.version())) {
+            return; // a list that was filled tells of its selection, too
+        } else {
+            settings.setModel(model, version);
+        }
+        listener.onModelChosen();
+    }
+
+    private static boolean same(String one, String other) {
+        return one == null ? other == null : one.equals(other);
+    }
+
+    /** One of the two lists. */
+    private final class Column implements AdapterView.OnItemSelectedListener {
+        private final Spinner spinner;
+        private final List<String> entries = new ArrayList<>();
+        private final ArrayAdapter<String> adapter;
+
+        Column(Activity activity, int id) {
+            adapter = new ArrayAdapter<>(activity, R.layout.item_choice, entries);
+            spinner = (Spinner) activity.findViewById(id);
+            spinner.setAdapter(adapter);
+            spinner.setOnItemSelectedListener(this);
+        }
+
+        void fill(List<String> names, int position) {
+            entries.clear();
+            entries.addAll(names);
+            adapter.notifyDataSetChanged();
+            spinner.setEnabled(!names.isEmpty());
+            if (!names.isEmpty()) {
+                spinner.setSelection(position);
+            }
+        }
+
+        String selected() {
+            int position = spinner.getSelectedItemPosition();
+            return position >= 0 && position < entries.size() ? entries.get(position) : null;
+        }
+
+        @Override
+        public void onItemSelected(AdapterView<?> parent, View view, int position, long id) {
+            choose();
+        }
+
+        @Override
+        public void onNothingSelected(AdapterView<?> parent) {
+            // What was chosen stays in the settings until the server offers something else.
+        }
     }
 }

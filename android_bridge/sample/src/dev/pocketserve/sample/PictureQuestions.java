@@ -4,13 +4,17 @@ import android.content.Context;
 import android.net.Uri;
 import android.os.SystemClock;
 import dev.pocketserve.bridge.Callback;
+import dev.pocketserve.bridge.PocketServe;
 import dev.pocketserve.bridge.PocketServeException;
 import dev.pocketserve.bridge.Prediction;
 import java.io.IOException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
-/** Asks about single pictures: read and decoded in the background, asked about and shown on the main thread. */
+/**
+ * Asks about single pictures: read and decoded in the background, asked about and shown on the main thread. A picture
+ * that came before the server answers, or whose answer was cut off, waits for {@link #resume}.
+ */
 final class PictureQuestions {
     private final Context context;
     private final AppSettings settings;
@@ -19,9 +23,11 @@ final class PictureQuestions {
     private final ProblemPanel panel;
     private final MainExecutor mainThread = new MainExecutor();
     private final ExecutorService background = Executors.newSingleThreadExecutor();
+    private final Shown shown;
 
     PictureQuestions(
-            Context context, AppSettings settings, Client client, MainScreen screen, ProblemPanel panel) {
+            Context context, AppSettings settings, Client client, MainScreen screen, ProblemPanel panel, Shown shown) {
+        this.shown = shown;
         this.context = context;
         this.settings = settings;
         this.client = client;
@@ -35,7 +41,7 @@ final class PictureQuestions {
             @Override
             public void run() {
                 try {
-                    ask(Pictures.read(context.getContentResolver(), address));
+                    decode(Pictures.read(context.getContentResolver(), address));
                 } catch (Pictures.TooLargeException error) {
                     screen.say(context.getString(R.string.picture_too_large, Pictures.MAX_MEGABYTES));
                 } catch (IOException | SecurityException error) {
@@ -47,49 +53,72 @@ final class PictureQuestions {
 
     /** Asks about a picture as it was encoded; from any thread. */
     void ask(final byte[] encoded) {
-        final String model = settings.model();
-        if (model == null) {
-            screen.say(context.getString(R.string.no_models));
-            return;
-        }
         if (background.isShutdown()) { // the camera was a little late
             return;
         }
         background.execute(new Runnable() {
             @Override
             public void run() {
-                try {
-                    final Pictures decoded = Pictures.decode(encoded, context.getCacheDir());
-                    mainThread.execute(new Runnable() {
-                        @Override
-                        public void run() {
-                            ask(model, decoded);
-                        }
-                    });
-                } catch (IOException | OutOfMemoryError error) {
-                    screen.say(context.getString(R.string.picture_failed));
-                }
+                decode(encoded);
             }
         });
     }
 
-    private void ask(final String model, final Pictures picture) {
-        screen.showPicture(picture);
+    private void decode(byte[] encoded) {
+        try {
+            final Pictures decoded = Pictures.decode(encoded, context.getCacheDir());
+            mainThread.execute(new Runnable() {
+                @Override
+                public void run() {
+                    screen.switchLiveOff(); // its boxes would be drawn over the picture
+                    panel.hideCamera(); // a picture needs none
+                    screen.showPicture(decoded);
+                    shown.waiting = decoded;
+                    resume();
+                }
+            });
+        } catch (IOException | OutOfMemoryError error) {
+            screen.say(context.getString(R.string.picture_failed));
+        }
+    }
+
+    /** Asks about the picture that waits, if there is one and the server can be asked. */
+    void resume() {
+        PocketServe server = client.get();
+        String model = settings.model();
+        if (shown.waiting != null && server != null && model != null) {
+            ask(server, model, shown.waiting);
+        }
+    }
+
+    private void ask(PocketServe server, final String model, final Pictures picture) {
         screen.say(context.getString(R.string.asking, model));
         final long began = SystemClock.elapsedRealtime();
-        client.get().async().classify(model, picture.encoded, null, new Callback<Prediction>() {
+        Callback<Prediction> answered = new Callback<Prediction>() {
             @Override
             public void onResult(Prediction answer) {
-                panel.hide();
+                panel.hideServer();
+                forget(picture);
                 screen.showAnswer(picture, answer, SystemClock.elapsedRealtime() - began);
                 screen.say(context.getString(R.string.result_line, model, answer.summary()));
             }
 
             @Override
             public void onError(PocketServeException error) {
+                if (Problem.isOurs(error)) {
+                    return; // it waits until the screen is seen again
+                }
+                if (Problem.of(error) == Problem.OTHER) {
+                    forget(picture);
+                }
                 panel.show(error);
             }
-        });
+        };
+        server.async().classify(model, picture.encoded, settings.questions(), answered);
+    }
+
+    private void forget(Pictures picture) {
+        shown.waiting = shown.waiting == picture ? null : shown.waiting;
     }
 
     /** Takes no more pictures. */

@@ -11,7 +11,7 @@ enum Problem {
     OTHER(R.string.problem_other, 0, Action.NONE);
 
     /** The action of the button. */
-    enum Action { START, SETTINGS, CAMERA, NONE }
+    enum Action { START, SETTINGS, CAMERA, SYSTEM_SETTINGS, NONE }
 
     final int title;
     /** 0: the error's own sentence is shown. */
@@ -22,6 +22,12 @@ enum Problem {
         this.title = title;
         this.help = help;
         this.action = action;
+    }
+
+    /** Returns whether the call ended because this app ended it: nobody is told. */
+    static boolean isOurs(PocketServeException error) {
+        return PocketServeException.CLOSED.equals(error.getCode())
+                || PocketServeException.CANCELLED.equals(error.getCode());
     }
 
     static Problem of(PocketServeException error) {

@@ -1,11 +1,16 @@
 package dev.pocketserve.sample;
 
 import android.app.Activity;
+import android.content.Context;
+import android.content.Intent;
+import android.net.Uri;
+import android.provider.Settings;
 import android.view.View;
 import android.widget.Button;
 import android.widget.ProgressBar;
 import android.widget.TextView;
 import dev.pocketserve.bridge.PocketServeException;
+import dev.pocketserve.sample.pure.CameraAccess;
 
 /** Says in words what is wrong and offers the way out. */
 final class ProblemPanel {
@@ -60,17 +65,42 @@ final class ProblemPanel {
         title.setText(heading);
         text.setText(help);
         action.setVisibility(pressed == Problem.Action.NONE ? View.GONE : View.VISIBLE);
-        if (pressed != Problem.Action.NONE) {
-            action.setText(pressed == Problem.Action.START ? R.string.start_server
-                    : pressed == Problem.Action.CAMERA ? R.string.camera_allow : R.string.settings);
-        }
+        action.setText(textOf(pressed));
         retry.setVisibility(View.VISIBLE);
         progress.setVisibility(View.GONE);
         panel.setVisibility(View.VISIBLE);
     }
 
+    private static int textOf(Problem.Action pressed) {
+        switch (pressed) {
+            case START:
+                return R.string.start_server;
+            case CAMERA:
+                return R.string.camera_allow;
+            case SYSTEM_SETTINGS:
+                return R.string.system_settings;
+            default:
+                return R.string.settings;
+        }
+    }
+
+    /** Says that the person did not allow the camera, with the way on from there. */
+    void show(CameraAccess access) {
+        boolean settled = access == CameraAccess.ONLY_SETTINGS;
+        int help = settled ? R.string.camera_settings : R.string.camera_permission;
+        show(activity.getString(R.string.problem_camera), activity.getString(help),
+                settled ? Problem.Action.SYSTEM_SETTINGS : Problem.Action.CAMERA);
+    }
+
+    /** Returns the way to the system's settings of this app, where permissions are. */
+    static Intent systemSettings(Context context) {
+        Uri app = Uri.fromParts("package", context.getPackageName(), null);
+        return new Intent(Settings.ACTION_APPLICATION_DETAILS_SETTINGS, app);
+    }
+
     /** The server is being started. */
     void showStarting() {
+        pressAction = Problem.Action.NONE;
         title.setText(R.string.starting);
         text.setText(R.string.termux_hint);
         action.setVisibility(View.GONE);
@@ -81,5 +111,23 @@ final class ProblemPanel {
 
     void hide() {
         panel.setVisibility(View.GONE);
+    }
+
+    /** The server answers: what was said of the camera stays. */
+    void hideServer() {
+        if (!isOfCamera()) {
+            hide();
+        }
+    }
+
+    /** The camera is open: what was said of the server stays. */
+    void hideCamera() {
+        if (isOfCamera()) {
+            hide();
+        }
+    }
+
+    private boolean isOfCamera() {
+        return pressAction == Problem.Action.CAMERA || pressAction == Problem.Action.SYSTEM_SETTINGS;
     }
 }

@@ -8,7 +8,6 @@ import android.widget.BaseAdapter;
 import android.widget.TextView;
 import dev.pocketserve.bridge.Label;
 import dev.pocketserve.bridge.Prediction;
-import java.util.ArrayList;
 import java.util.List;
 
 /** The list of answers, newest first. */
@@ -17,10 +16,11 @@ final class Results extends BaseAdapter {
     private static final int LABELS_SHOWN = 5;
 
     private final Context context;
-    private final List<String[]> lines = new ArrayList<>();
+    private final List<String[]> lines;
 
-    Results(Context context) {
+    Results(Context context, List<String[]> lines) {
         this.context = context;
+        this.lines = lines;
     }
 
     void add(Prediction answer, long tookMs) {

@@ -18,9 +18,12 @@ import android.widget.EditText;
 import android.widget.Spinner;
 import android.widget.TextView;
 import android.widget.Toast;
+import android.widget.Toolbar;
 import dev.pocketserve.bridge.Pairing;
 import dev.pocketserve.bridge.PocketServeException;
 import dev.pocketserve.bridge.Transport;
+import dev.pocketserve.sample.pure.PairingCode;
+import dev.pocketserve.sample.pure.TokenText;
 import java.io.IOException;
 import java.io.InputStream;
 import java.nio.charset.Charset;
@@ -31,6 +34,7 @@ import java.util.concurrent.Executors;
 public final class SettingsActivity extends Activity implements View.OnClickListener {
     private static final int PICK_FILE = 1;
     private static final int ASK_TERMUX = 2;
+    private static final int SCAN_CODE = 3;
     /** In the order of the spinner. */
     private static final Transport[] TRANSPORTS = {Transport.SOCKET, Transport.HTTP, Transport.AUTO};
 
@@ -44,18 +48,19 @@ public final class SettingsActivity extends Activity implements View.OnClickList
         // The token must not appear in screenshots, nor in the list of recent apps.
         getWindow().addFlags(WindowManager.LayoutParams.FLAG_SECURE);
         setContentView(R.layout.activity_settings);
+        setActionBar((Toolbar) findViewById(R.id.bar));
+        SystemBars.keepClear(findViewById(R.id.bar), findViewById(R.id.below_bar));
         if (getActionBar() != null) {
             getActionBar().setDisplayHomeAsUpEnabled(true);
         }
         settings = new AppSettings(this);
-        int[] buttons = {R.id.pair, R.id.paste, R.id.import_file, R.id.from_termux, R.id.forget, R.id.save};
+        int[] buttons = {R.id.pair, R.id.scan, R.id.paste, R.id.import_file, R.id.from_termux, R.id.forget, R.id.save};
         for (int id : buttons) {
             findViewById(id).setOnClickListener(this);
         }
-        ArrayAdapter<String> transports = new ArrayAdapter<>(this, android.R.layout.simple_spinner_item,
+        ArrayAdapter<String> transports = new ArrayAdapter<>(this, R.layout.item_choice,
                 new String[] {getString(R.string.transport_socket), getString(R.string.transport_http),
                     getString(R.string.transport_auto)});
-        transports.setDropDownViewResource(android.R.layout.simple_spinner_dropdown_item);
         ((Spinner) findViewById(R.id.transport)).setAdapter(transports);
         if (state == null) {
             fill();
@@ -118,6 +123,8 @@ public final class SettingsActivity extends Activity implements View.OnClickList
         int id = button.getId(); // no switch: in today's builds the numbers of R are no constants
         if (id == R.id.pair) {
             pair();
+        } else if (id == R.id.scan) {
+            startActivityForResult(new Intent(this, ScanActivity.class), SCAN_CODE);
         } else if (id == R.id.paste) {
             paste();
         } else if (id == R.id.import_file) {
@@ -171,11 +178,16 @@ public final class SettingsActivity extends Activity implements View.OnClickList
         }
         settings.setToken(token);
         field(R.id.token).setText("");
+        showSaved();
+        return true;
+    }
+
+    /** A token was saved, and perhaps ports with it. */
+    private void showSaved() {
         field(R.id.http_port).setText(String.valueOf(settings.httpPort()));
         field(R.id.socket_port).setText(String.valueOf(settings.socketPort()));
         showToken();
         say(getString(R.string.token_saved));
-        return true;
     }
 
     private void paste() {
@@ -190,6 +202,9 @@ public final class SettingsActivity extends Activity implements View.OnClickList
 
     @Override
     protected void onActivityResult(int request, int result, Intent data) {
+        if (request == SCAN_CODE && result == RESULT_OK) {
+            showSaved();
+        }
         if (request != PICK_FILE || result != RESULT_OK || data == null || data.getData() == null) {
             return;
         }
@@ -219,9 +234,9 @@ public final class SettingsActivity extends Activity implements View.OnClickList
     }
 
     private void pair() {
-        final String code = textOf(R.id.pair_code);
+        final String code = PairingCode.digits(textOf(R.id.pair_code));
         final int port = TokenText.port(textOf(R.id.http_port));
-        if (!code.replaceAll("[^0-9]", "").matches("[0-9]{10}|[0-9]{6}")) { // an older server shows six
+        if (code == null) {
             field(R.id.pair_code).setError(getString(R.string.pair_digits));
             return;
         }

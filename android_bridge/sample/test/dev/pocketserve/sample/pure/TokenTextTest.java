@@ -1,13 +1,12 @@
-package dev.pocketserve.sample;
+package dev.pocketserve.sample.pure;
 
 import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertNotNull;
 import static org.junit.Assert.assertNull;
 
 import org.junit.Test;
 
-/** Checks the parts of the app that need no Android. */
-public class PureTest {
+/** Checks what a person types, pastes or scans. */
+public class TokenTextTest {
     private static final String TOKEN = "nZ3b1T6ElN3GZP0oWqXq1l7x8vJ0r4c2mYk5sD9aF-_";
 
     @Test
@@ -36,35 +35,18 @@ public class PureTest {
     }
 
     @Test
-    public void picturesAreTurnedUpright() {
-        assertEquals(90, Geometry.upright(90, 0, false));
-        assertEquals(0, Geometry.upright(90, 90, false));
-        assertEquals(180, Geometry.upright(90, 270, false));
-        assertEquals(270, Geometry.upright(270, 0, true));
-        assertEquals(0, Geometry.upright(270, 90, true));
+    public void aQrCodeHoldsAnAddressAndNoBareToken() {
+        assertEquals(TOKEN, TokenText.fromAddress("pocketserve://pair?token=" + TOKEN).token);
+        assertNull(TokenText.fromAddress(TOKEN));
+        assertNull(TokenText.fromAddress("https://example.org/?token=" + TOKEN));
     }
 
     @Test
-    public void boxesAreMappedToTheView() {
-        Geometry fitted = Geometry.fitted(200, 100, 400, 400);
-        assertEquals(2, fitted.scale, 0);
-        assertEquals(0, fitted.left, 0);
-        assertEquals(100, fitted.top, 0);
-        Geometry filling = Geometry.filling(200, 100, 400, 400);
-        assertEquals(4, filling.scale, 0);
-        assertEquals(-200, filling.left, 0);
-        assertEquals(0, filling.top, 0);
-    }
-
-    @Test
-    public void orientationGoesBehindTheFirstMarker() {
-        byte[] jpeg = {(byte) 0xff, (byte) 0xd8, (byte) 0xff, (byte) 0xd9};
-        byte[] marked = ExifOrientation.mark(jpeg, 90);
-        assertNotNull(marked);
-        assertEquals(jpeg.length + 36, marked.length);
-        assertEquals((byte) 0xe1, marked[3]);
-        assertEquals(34, marked[5]);
-        assertEquals(6, marked[31]);
-        assertEquals((byte) 0xd9, marked[marked.length - 1]);
+    public void aCodeIsTypedInAnyWay() {
+        assertEquals("0123456789", PairingCode.digits("01234 567-89"));
+        assertEquals("012345", PairingCode.digits("012 345"));
+        for (String typed : new String[] {"", "01234567", "01234567890", "0123a56789", "٠١٢٣٤٥٦٧٨٩"}) {
+            assertNull(typed, PairingCode.digits(typed));
+        }
     }
 }

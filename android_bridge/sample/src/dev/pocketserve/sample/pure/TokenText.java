@@ -1,4 +1,4 @@
-package dev.pocketserve.sample;
+package dev.pocketserve.sample.pure;
 
 import java.io.UnsupportedEncodingException;
 import java.net.URLDecoder;
@@ -8,17 +8,17 @@ import java.util.regex.Pattern;
  * A text that a person pastes or imports: a bare token, or the address of a QR code such as
  * {@code pocketserve://pair?http=8470&socket=8471&token=...}. Parts that are not known are passed over.
  */
-final class TokenText {
+public final class TokenText {
     /** Longer texts are not looked at. */
-    static final int MAX_LENGTH = 1024;
+    public static final int MAX_LENGTH = 1024;
     private static final Pattern TOKEN = Pattern.compile("[A-Za-z0-9_-]{32,256}");
     private static final String ADDRESS = "pocketserve://pair?";
 
-    final String token;
+    public final String token;
     /** 0 when the text does not say. */
-    final int httpPort;
+    public final int httpPort;
     /** 0 when the text does not say. */
-    final int socketPort;
+    public final int socketPort;
 
     private TokenText(String token, int httpPort, int socketPort) {
         this.token = token;
@@ -27,7 +27,7 @@ final class TokenText {
     }
 
     /** Reads a text; null when it holds no token. */
-    static TokenText read(String text) {
+    public static TokenText read(String text) {
         if (text == null || text.length() > MAX_LENGTH) {
             return null;
         }
@@ -35,7 +35,13 @@ final class TokenText {
         if (TOKEN.matcher(trimmed).matches()) {
             return new TokenText(trimmed, 0, 0);
         }
-        return trimmed.startsWith(ADDRESS) ? address(trimmed.substring(ADDRESS.length())) : null;
+        return fromAddress(trimmed);
+    }
+
+    /** Reads the text of a QR code; null when it is not the address of a server. A bare token is none. */
+    public static TokenText fromAddress(String text) {
+        boolean address = text.length() <= MAX_LENGTH && text.startsWith(ADDRESS);
+        return address ? address(text.substring(ADDRESS.length())) : null;
     }
 
     private static TokenText address(String query) {
@@ -74,7 +80,7 @@ final class TokenText {
     }
 
     /** A port from 1 to 65535; -1 for anything else. */
-    static int port(String text) {
+    public static int port(String text) {
         if (!text.matches("[0-9]{1,5}")) {
             return -1;
         }

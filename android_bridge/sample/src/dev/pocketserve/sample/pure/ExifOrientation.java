@@ -1,10 +1,10 @@
-package dev.pocketserve.sample;
+package dev.pocketserve.sample.pure;
 
 import java.nio.ByteBuffer;
 import java.nio.charset.Charset;
 
 /** Tells a JPEG's reader how to turn it, by an EXIF block with this one entry. */
-final class ExifOrientation {
+public final class ExifOrientation {
     private static final int BLOCK = 36;
 
     private ExifOrientation() {
@@ -16,7 +16,7 @@ final class ExifOrientation {
      * @param jpeg without an EXIF block, as YuvImage makes it
      * @param rotation degrees clockwise to stand upright: 0, 90, 180 or 270
      */
-    static byte[] mark(byte[] jpeg, int rotation) {
+    public static byte[] mark(byte[] jpeg, int rotation) {
         int orientation = rotation == 90 ? 6 : rotation == 180 ? 3 : rotation == 270 ? 8 : 1;
         ByteBuffer marked = ByteBuffer.allocate(jpeg.length + BLOCK); // big-endian, as "MM" says
         marked.put(jpeg, 0, 2);

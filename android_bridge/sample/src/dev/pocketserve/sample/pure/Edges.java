@@ -1,0 +1,32 @@
+package dev.pocketserve.sample.pure;
+
+/** Distances from the four sides of a view or window, in pixels. */
+public final class Edges {
+    public final int left;
+    public final int top;
+    public final int right;
+    public final int bottom;
+
+    /** Takes the four distances. */
+    public Edges(int left, int top, int right, int bottom) {
+        this.left = left;
+        this.top = top;
+        this.right = right;
+        this.bottom = bottom;
+    }
+
+    /** Returns the sums of both, side by side. */
+    public Edges plus(Edges other) {
+        return new Edges(left + other.left, top + other.top, right + other.right, bottom + other.bottom);
+    }
+
+    /** Returns what the bar at the top keeps clear: it reaches behind the status bar. */
+    public Edges ofBar() {
+        return new Edges(left, top, right, 0);
+    }
+
+    /** Returns what lies below that bar and keeps the rest clear. */
+    public Edges belowBar() {
+        return new Edges(left, 0, right, bottom);
+    }
+}

@@ -1,0 +1,81 @@
+package dev.pocketserve.sample.pure;
+
+/** The places of things on a picture on the screen. */
+public final class Geometry {
+    /** The factor from distances on the picture to those on the screen. */
+    public final float scale;
+    /** The place of the picture's left edge. */
+    public final float left;
+    /** The place of the picture's upper edge. */
+    public final float top;
+    private final int width;
+    private final boolean mirrored;
+
+    private Geometry(float scale, float left, float top, int width, boolean mirrored) {
+        this.scale = scale;
+        this.left = left;
+        this.top = top;
+        this.width = width;
+        this.mirrored = mirrored;
+    }
+
+    private static Geometry centred(float scale, int width, int height, int viewWidth, int viewHeight) {
+        return new Geometry(scale, (viewWidth - width * scale) / 2, (viewHeight - height * scale) / 2, width, false);
+    }
+
+    /** The whole picture is seen, with bars where its shape differs. */
+    public static Geometry fitted(int width, int height, int viewWidth, int viewHeight) {
+        float scale = Math.min((float) viewWidth / width, (float) viewHeight / height);
+        return centred(scale, width, height, viewWidth, viewHeight);
+    }
+
+    /** The whole view is filled; what does not fit is cut off on both sides. */
+    public static Geometry filling(int width, int height, int viewWidth, int viewHeight) {
+        float scale = Math.max((float) viewWidth / width, (float) viewHeight / height);
+        return centred(scale, width, height, viewWidth, viewHeight);
+    }
+
+    /** Returns the same with left and right exchanged, as a front camera's preview is shown. */
+    public Geometry mirrored() {
+        return new Geometry(scale, left, top, width, !mirrored);
+    }
+
+    /** Returns the place on the screen of a column of the picture. */
+    public float x(double column) {
+        return left + (float) (mirrored ? width - column : column) * scale;
+    }
+
+    /** Returns the place on the screen of a row of the picture. */
+    public float y(double row) {
+        return top + (float) row * scale;
+    }
+
+    /** Returns the frame of an area on the screen: left, top, right, bottom. */
+    public float[] frame(Overlay.Area area) {
+        float one = x(area.x);
+        float other = x(area.x + area.width);
+        return new float[] {Math.min(one, other), y(area.y), Math.max(one, other), y(area.y + area.height)};
+    }
+
+    /**
+     * Returns where a name stands: above its frame, inside where there is no room, and within the view.
+     *
+     * @param frame as {@link #frame} gives it
+     * @return left and lower edge of the name's ground
+     */
+    public static float[] nameAt(float[] frame, float nameWidth, float nameHeight, int viewWidth) {
+        float start = Math.max(0, Math.min(frame[0], viewWidth - nameWidth));
+        return new float[] {start, frame[1] >= nameHeight ? frame[1] : Math.max(0, frame[1]) + nameHeight};
+    }
+
+    /**
+     * Returns how far a picture of a back or front camera must be turned clockwise to stand upright.
+     *
+     * @param sensor degrees by which the sensor is mounted, see SENSOR_ORIENTATION
+     * @param display degrees by which the screen's content is turned: 0, 90, 180 or 270
+     * @param front whether the camera looks at the person
+     */
+    public static int upright(int sensor, int display, boolean front) {
+        return (front ? sensor + display : sensor - display + 360) % 360;
+    }
+}

@@ -1,0 +1,104 @@
+package dev.pocketserve.sample.pure;
+
+import dev.pocketserve.bridge.ModelState;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+
+/** The models and versions that a person can choose from: ready ones that may take pictures. */
+public final class ModelMenu {
+    /** Tasks that take no picture. Others, also those that are not known here, are offered. */
+    private static final Set<String> WITHOUT_PICTURES = new HashSet<>(Arrays.asList(
+            "tensors", "recommendation", "question-answering", "voice-activity"));
+    private static final String[] FAMILIES_WITHOUT_PICTURES = {"tabular-", "text-", "audio-"};
+
+    private final Map<String, List<String>> versions = new TreeMap<>();
+
+    /** A version as the server lists it. */
+    public static final class Row {
+        final String model;
+        final String version;
+        final boolean ready;
+        final boolean standard;
+        final String task;
+
+        /**
+         * Takes what the server says.
+         *
+         * @param version empty when the model has none
+         * @param standard whether the model is asked with this version where none is named
+         * @param task empty as long as it is not known
+         */
+        public Row(String model, String version, boolean ready, boolean standard, String task) {
+            this.model = model;
+            this.version = version;
+            this.ready = ready;
+            this.standard = standard;
+            this.task = task;
+        }
+    }
+
+    /** Makes the menu of these rows. */
+    public ModelMenu(List<Row> rows) {
+        for (Row row : rows) {
+            if (row.ready && takesPictures(row.task)) {
+                add(row);
+            }
+        }
+    }
+
+    /** Makes the menu of what the server's index says. */
+    public static ModelMenu of(List<ModelState> states) {
+        List<Row> rows = new ArrayList<>();
+        for (ModelState state : states) {
+            rows.add(new Row(state.getName(), state.getVersion(), state.getState().equals("READY"),
+                    state.isDefault(), state.getTask()));
+        }
+        return new ModelMenu(rows);
+    }
+
+    private void add(Row row) {
+        List<String> known = versions.get(row.model);
+        if (known == null) {
+            known = new ArrayList<>();
+            versions.put(row.model, known);
+        }
+        known.add(row.standard ? 0 : known.size(), row.version);
+    }
+
+    private static boolean takesPictures(String task) {
+        for (String family : FAMILIES_WITHOUT_PICTURES) {
+            if (task.startsWith(family)) {
+                return false;
+            }
+        }
+        return !WITHOUT_PICTURES.contains(task);
+    }
+
+    /** Returns the models' names in order. */
+    public List<String> models() {
+        return new ArrayList<>(versions.keySet());
+    }
+
+    /** Returns the versions of a model that are ready, its default one first; none for a model that is not listed. */
+    public List<String> versions(String model) {
+        List<String> known = versions.get(model);
+        return known == null ? Collections.<String>emptyList() : Collections.unmodifiableList(known);
+    }
+
+    /** Returns the model to select: the one that was chosen before where it is listed, else the first; or null. */
+    public String modelLike(String before) {
+        return versions.containsKey(before == null ? "" : before) ? before
+                : versions.isEmpty() ? null : versions.keySet().iterator().next();
+    }
+
+    /** Returns the version to name in requests: the one chosen before where it is ready, else null for the default. */
+    public String versionLike(String model, String before) {
+        return before != null && versions(model).contains(before) ? before : null;
+    }
+}

@@ -1,0 +1,17 @@
+package dev.pocketserve.sample.pure;
+
+/** The code that {@code pocketserve pair} shows, as a person types it. */
+public final class PairingCode {
+    private PairingCode() {
+    }
+
+    /**
+     * Returns the digits of what was typed, or null unless they are ten; an older server shows six.
+     *
+     * @param typed with any spaces and dashes
+     */
+    public static String digits(String typed) {
+        String digits = typed.replaceAll("[ -]", "");
+        return digits.matches("[0-9]{10}|[0-9]{6}") ? digits : null;
+    }
+}

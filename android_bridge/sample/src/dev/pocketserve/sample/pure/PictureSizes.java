@@ -1,0 +1,40 @@
+package dev.pocketserve.sample.pure;
+
+/** Chooses among the sizes that a camera offers, each of them {width, height} in pixels. */
+public final class PictureSizes {
+    private PictureSizes() {
+    }
+
+    /**
+     * Returns the largest size within a limit, or the smallest of all where every one is larger.
+     *
+     * @param like preferably of this shape; null for any
+     * @throws IllegalArgumentException when there is none
+     */
+    public static int[] largest(int[][] sizes, int longSide, int[] like) {
+        if (sizes.length == 0) {
+            throw new IllegalArgumentException("the camera offers no size");
+        }
+        int[] best = null;
+        int[] smallest = sizes[0];
+        for (int[] size : sizes) {
+            smallest = area(size) < area(smallest) ? size : smallest;
+            boolean fits = Math.max(size[0], size[1]) <= longSide && (like == null || sameShape(size, like));
+            if (fits && (best == null || area(size) > area(best))) {
+                best = size;
+            }
+        }
+        if (best == null && like != null) {
+            return largest(sizes, longSide, null);
+        }
+        return best == null ? smallest : best;
+    }
+
+    private static boolean sameShape(int[] one, int[] other) {
+        return (long) one[0] * other[1] == (long) one[1] * other[0];
+    }
+
+    private static long area(int[] size) {
+        return (long) size[0] * size[1];
+    }
+}

@@ -1,0 +1,18 @@
+package dev.pocketserve.sample.pure;
+
+/** The rules for what another app shares. Any app can send it, so nothing in it is believed. */
+public final class SharedPicture {
+    private SharedPicture() {
+    }
+
+    /**
+     * Returns whether to open it. Addresses of files are refused: they would be opened with this app's rights, its
+     * private files included; addresses of content are opened with the sender's.
+     *
+     * @param type MIME type as the sender says; null when it does not
+     * @param scheme of the address; null when there is none
+     */
+    public static boolean accepted(String type, String scheme) {
+        return type != null && type.startsWith("image/") && "content".equals(scheme);
+    }
+}

@@ -1,0 +1,50 @@
+"""The sample's Gradle files agree with what builds the released app. There is no Android Gradle plugin to run them."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+from conftest import ROOT
+
+from .conftest import load_script
+
+SAMPLE = ROOT / "android_bridge" / "sample"
+BUILD = (SAMPLE / "build.gradle.kts").read_text("utf-8")
+SETTINGS = (SAMPLE / "settings.gradle.kts").read_text("utf-8")
+
+
+def value(name: str) -> str:
+    """The one value that is assigned to a property."""
+    [found] = re.findall(rf'^ +{name} = "?([^"\n]+)"?$', BUILD, re.MULTILINE)
+    return str(found)
+
+
+def test_they_name_what_the_apk_has() -> None:
+    builder = load_script(ROOT / "android_bridge" / "build_apk.py")
+    package = ElementTree.parse(SAMPLE / "AndroidManifest.xml").getroot().get("package")
+    assert value("namespace") == value("applicationId") == package
+    assert int(value("minSdk")) == builder.MIN_SDK
+    assert int(value("compileSdk")) == int(value("targetSdk")) == builder.TARGET_SDK
+    assert (value("versionName"), int(value("versionCode"))) == builder.version()
+
+
+def test_the_library_is_the_one_that_is_published() -> None:
+    maven, build = (load_script(ROOT / "android_bridge" / name) for name in ("maven.py", "build.py"))
+    assert f'"{maven.GROUP}:{maven.BRIDGE}:{build.version()}"' in BUILD
+    [used] = re.findall(r'"com.google.zxing:core:([\d.]+)"', BUILD)
+    assert used in (ROOT / "tools" / "app_libraries.py").read_text("utf-8")
+    [repository] = re.findall(r'maven \{ url = uri\("([^"]+)"\) \}', SETTINGS)
+    recipe = re.findall(r"^aar: ; .* aar --output (\S+)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert (SAMPLE / repository).resolve() == ROOT / recipe[0] / "maven"
+
+
+def test_the_folders_are_there() -> None:
+    folders = re.findall(r'setSrcDirs\(listOf\("(\w+)"\)\)', BUILD)
+    assert {"src", "res"} <= set(folders) and all((SAMPLE / name).is_dir() for name in folders)
+    assert {entry.name for entry in SAMPLE.iterdir() if entry.name in ("src", "res", "assets")} == set(folders)
+
+
+def test_brackets_are_closed() -> None:
+    for text in (BUILD, SETTINGS):
+        assert all(text.count(left) == text.count(right) for left, right in ("{}", "()"))

@@ -1,0 +1,369 @@
+"""Measures and places the few kinds of views that the companion app's layouts use, by Android's rules.
+
+All lengths are in dp. What is not used there is not known here: another view or attribute needs its lines first.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from app_resources import Phone, Resources, dp
+
+Measure = Callable[[str, float, bool], float]
+"""The width of a text, for a size of letters, medium or not."""
+TARGET_DP = 48.0
+BACK_DP = 72.0
+"""Where the title of a bar with an arrow begins."""
+LINE, FONT_PADDING = 1.172, 0.16
+"""Roboto's line height, and what a TextView adds above and below, as shares of the letters' size."""
+
+
+class Spec(NamedTuple):
+    """What a parent allows in one direction."""
+
+    mode: Literal["exact", "most", "free"]
+    size: float
+
+
+class Sides(NamedTuple):
+    """Distances from four sides."""
+
+    left: float = 0.0
+    top: float = 0.0
+    right: float = 0.0
+    bottom: float = 0.0
+
+    @property
+    def across(self) -> float:
+        """Return left and right together."""
+        return self.left + self.right
+
+    @property
+    def along(self) -> float:
+        """Return top and bottom together."""
+        return self.top + self.bottom
+
+
+class Look(NamedTuple):
+    """What Android's own theme says of a kind of view that has a text.
+
+    Attributes:
+        letters: size in sp.
+        beside: width of the arrow, box or track that is no text.
+        single: whether the text keeps to one line.
+    """
+
+    letters: float = 14.0
+    medium: bool = False
+    capitals: bool = False
+    padding: Sides = Sides()
+    beside: float = 0.0
+    single: bool = False
+    least: float = 0.0
+
+
+LOOKS = {
+    "TextView": Look(),
+    "Button": Look(medium=True, capitals=True, padding=Sides(12, 10, 12, 10), least=88.0),
+    "CheckBox": Look(beside=32.0),
+    "EditText": Look(letters=18.0, padding=Sides(4, 10, 4, 11), single=True),
+    "Spinner": Look(letters=16.0, padding=Sides(8, 4, 8, 4), beside=32.0),
+    "Switch": Look(beside=55.0, padding=Sides(0, 4, 0, 4)),
+    "Toolbar": Look(letters=20.0, medium=True, padding=Sides(16, 0, 8, 0), single=True),
+}
+TOUCHED = {"Button", "CheckBox", "EditText", "Spinner", "Switch"}
+ROW_TEXTS = (16.0, 14.0)
+"""Sizes of the two lines of a list's row."""
+
+
+@dataclass
+class View:
+    """A view of a layout: what is said of it, and where it lies once it was placed."""
+
+    kind: str
+    attributes: dict[str, str]
+    resources: Resources
+    children: list[View] = field(default_factory=list)
+    text: str = ""
+    visible: bool = True
+    inset: Sides = Sides()
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    icon: bool = False
+    back: bool = False
+    lines: list[str] = field(default_factory=list)
+    torn: bool = False
+    width: float = 0.0
+    height: float = 0.0
+    x: float = 0.0
+    y: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """Return its name; empty where it has none."""
+        return self.attributes.get("id", "").rpartition("/")[2]
+
+    @property
+    def look(self) -> Look:
+        """Return what the theme says."""
+        return LOOKS.get(self.kind, Look())
+
+    @property
+    def letters(self) -> float:
+        """Return the size of its letters in dp."""
+        return self.resources.letters(self.attributes, self.look.letters)
+
+    @property
+    def padding(self) -> Sides:
+        """Return the layout's padding, else the theme's, and what the system's bars take."""
+        every, look = self.attributes.get("padding"), self.look.padding
+        names = ("paddingStart", "paddingTop", "paddingEnd", "paddingBottom")
+        if self.back:
+            look = look._replace(left=BACK_DP)
+        own = (dp(every or self.attributes.get(n, ""), side) for n, side in zip(names, look, strict=True))
+        return Sides(*(side + extra for side, extra in zip(own, self.inset, strict=True)))
+
+    @property
+    def margin(self) -> Sides:
+        """Return the distances to its neighbours."""
+        return Sides(*(dp(self.attributes.get(f"layout_margin{n}", "")) for n in ("Start", "Top", "End", "Bottom")))
+
+    @property
+    def weight(self) -> float:
+        """Return its share of what is left."""
+        return float(self.attributes.get("layout_weight", 0))
+
+    def walk(self) -> Iterator[View]:
+        """Yield it and all that are visible below it."""
+        if self.visible:
+            yield self
+            for child in self.children:
+                yield from child.walk()
+
+    def find(self, name: str) -> View:
+        """Return the view of that name, visible or not."""
+        waiting = [self]
+        while waiting:
+            view = waiting.pop()
+            if view.id == name:
+                return view
+            waiting.extend(view.children)
+        raise KeyError(name)
+
+
+def read(element: ElementTree.Element, resources: Resources) -> View:
+    """Make the views of a layout."""
+    attributes = resources.attributes(element)
+    view = View(element.tag.rpartition(".")[2], attributes, resources)
+    view.text = resources.text(attributes.get("text", ""))
+    view.visible = attributes.get("visibility") != "gone"
+    view.children = [read(child, resources) for child in element]
+    return view
+
+
+def shown(view: View) -> str:
+    """Return the text as it is drawn: buttons have capitals, in Greek without accents."""
+    if not view.look.capitals:
+        return view.text
+    capitals = unicodedata.normalize("NFD", view.text.upper())
+    greek = view.resources.phone.language == "el"
+    return unicodedata.normalize(
+        "NFC", "".join(c for c in capitals if not (greek and c == "\N{COMBINING ACUTE ACCENT}"))
+    )
+
+
+def lay_out(root: View, phone: Phone, measure: Measure) -> None:
+    """Give every visible view its size and place on the phone's screen."""
+    root.find("bar").inset = Sides(top=phone.status_bar)
+    root.find("below_bar").inset = Sides(bottom=phone.navigation_bar)
+    _Layout(measure).measure(root, Spec("exact", phone.width), Spec("exact", phone.height))
+    _place(root, 0.0, 0.0)
+
+
+class _Layout:
+    """The measuring, which needs the widths of texts."""
+
+    def __init__(self, width_of: Measure) -> None:
+        self._width_of = width_of
+
+    def measure(self, view: View, width: Spec, height: Spec) -> None:
+        if view.kind == "LinearLayout":
+            self._linear(view, width, height)
+        elif view.children:
+            self._frame(view, width, height)
+        elif view.kind in LOOKS:
+            self._text(view, width, height)
+        else:
+            room = (width.size, height.size)
+            natural = (0.0, 4.0) if view.kind == "ProgressBar" else room
+            view.width, view.height = _resolve(natural[0], width), _resolve(natural[1], height)
+
+    def _child(self, view: View, child: View, width: Spec, height: Spec, used: tuple[float, float] = (0, 0)) -> None:
+        pad, margin = view.padding, child.margin
+        self.measure(
+            child,
+            _child_spec(width, pad.across + margin.across + used[0], child.attributes["layout_width"]),
+            _child_spec(height, pad.along + margin.along + used[1], child.attributes["layout_height"]),
+        )
+
+    def _frame(self, view: View, width: Spec, height: Spec) -> None:
+        """A FrameLayout; also a ScrollView, whose child is as high as it likes."""
+        children = [child for child in view.children if child.visible]
+        inner = Spec("free", 0.0) if view.kind == "ScrollView" else height
+        for child in children:
+            self._child(view, child, width, inner)
+        widest = max((child.width + child.margin.across for child in children), default=0.0)
+        highest = max((child.height + child.margin.along for child in children), default=0.0)
+        view.width = _resolve(widest + view.padding.across, width)
+        view.height = _resolve(highest + view.padding.along, height)
+
+    def _linear(self, view: View, width: Spec, height: Spec) -> None:
+        along = _is_column(view)
+        children = [child for child in view.children if child.visible]
+        spec = height if along else width
+        pad = view.padding.along if along else view.padding.across
+        used = 0.0
+        for child in children:
+            if not (child.weight and spec.mode == "exact" and _length(child, along) == "0dp"):
+                self._child(view, child, width, height, (0.0, used) if along else (used, 0.0))
+                used += _outer(child, along)
+        left, weights = spec.size - pad - used, sum(child.weight for child in children)
+        for child in children:
+            if child.weight and spec.mode == "exact":
+                margin = child.margin.along if along else child.margin.across
+                share = Spec("exact", max(0.0, left * child.weight / weights - margin))
+                across = width if along else height
+                pads = view.padding.across if along else view.padding.along
+                margins = child.margin.across if along else child.margin.along
+                other = _child_spec(across, pads + margins, _length(child, not along))
+                self.measure(child, *((other, share) if along else (share, other)))
+        total = sum(_outer(child, along) for child in children) + pad
+        widest = max((_outer(child, not along) for child in children), default=0.0)
+        widest += view.padding.across if along else view.padding.along
+        view.width = _resolve(widest if along else total, width)
+        view.height = _resolve(total if along else widest, height)
+
+    def _text(self, view: View, width: Spec, height: Spec) -> None:
+        look, pad, size = view.look, view.padding, view.letters
+        medium = look.medium or view.attributes.get("textStyle") == "bold"
+        room = float("inf") if width.mode == "free" or look.single else width.size - pad.across - look.beside
+        view.lines, view.torn = self._wrap(shown(view), size, medium, room)
+        longest = max((self._width_of(line, size, medium) for line in view.lines), default=0.0)
+        lines = size * (LINE * max(1, len(view.lines)) + FONT_PADDING)
+        view.width = _resolve(max(look.least, longest + pad.across + look.beside), width)
+        least = dp(view.attributes.get("minHeight", "")) + view.inset.top
+        view.height = _resolve(max(least, lines + pad.along), height)
+
+    def _wrap(self, text: str, size: float, medium: bool, room: float) -> tuple[list[str], bool]:
+        """Return the lines, and whether a word had to be torn."""
+        lines, torn = [], False
+        for paragraph in text.split("\n") if text else []:
+            line = ""
+            for word in paragraph.split(" "):
+                longer = f"{line} {word}" if line else word
+                if self._width_of(longer, size, medium) <= room + 0.01:
+                    line = longer
+                    continue
+                lines += [line] if line else []
+                while self._width_of(word, size, medium) > room + 0.01 and len(word) > 1:
+                    torn = True
+                    fits = next(
+                        n for n in range(len(word), 0, -1) if n == 1 or self._width_of(word[:n], size, medium) <= room
+                    )
+                    lines.append(word[:fits])
+                    word = word[fits:]
+                line = word
+            lines.append(line)
+        return lines, torn
+
+
+def _is_column(view: View) -> bool:
+    return view.attributes.get("orientation") == "vertical"
+
+
+def _length(view: View, along: bool) -> str:
+    return view.attributes["layout_height" if along else "layout_width"]
+
+
+def _outer(view: View, along: bool) -> float:
+    return view.height + view.margin.along if along else view.width + view.margin.across
+
+
+def _child_spec(parent: Spec, used: float, length: str) -> Spec:
+    room = max(0.0, parent.size - used)
+    if length == "match_parent":
+        return Spec(parent.mode, room)
+    if length == "wrap_content":
+        return Spec("free" if parent.mode == "free" else "most", room)
+    return Spec("exact", dp(length))
+
+
+def _resolve(natural: float, spec: Spec) -> float:
+    return {"exact": spec.size, "most": min(natural, spec.size), "free": natural}[spec.mode]
+
+
+def _place(view: View, x: float, y: float) -> None:
+    """Place a measured view and what is in it."""
+    view.x, view.y = x, y
+    pad, gravity = view.padding, view.attributes.get("gravity", "")
+    left, top = x + pad.left, y + pad.top
+    for child in view.children:
+        if not child.visible:
+            continue
+        margin = child.margin
+        if view.kind == "LinearLayout" and not _is_column(view):
+            slack = view.height - pad.along - child.height - margin.along
+            down = slack / 2 if gravity in ("center", "center_vertical") else 0.0
+            _place(child, left + margin.left, top + margin.top + down)
+            left += child.width + margin.across
+        else:
+            low = view.height - pad.along - child.height - margin.along
+            down = low if child.attributes.get("layout_gravity") == "bottom" else 0.0
+            _place(child, left + margin.left, top + margin.top + down)
+            top += _outer(child, True) if view.kind == "LinearLayout" else 0.0
+
+
+def faults(root: View, phone: Phone, measure: Measure) -> list[str]:
+    """Return what is wrong for a person: cut or torn texts, small targets, views without size or off the screen."""
+    return [
+        f"{view.kind} {view.id or view.text!r}: {fault}" for view, fault in _faults(root, phone, measure, phone.height)
+    ]
+
+
+def _faults(view: View, phone: Phone, measure: Measure, end: float) -> Iterator[tuple[View, str]]:
+    """Yield the faults of a view and of all in it.
+
+    Args:
+        end: where the screen, or what scrolls, ends.
+    """
+    if not view.visible:
+        return
+    if view.width <= 0 or view.height <= 0:
+        yield view, "it has no size"
+    if view.x < -0.01 or view.x + view.width > phone.width + 0.01:
+        yield view, "it reaches over a side of the screen"
+    if view.y + view.height > end + 0.01:
+        yield view, "it reaches below the screen"
+    if view.kind in TOUCHED and min(view.width, view.height) < TARGET_DP - 0.01:
+        yield view, f"{view.width:.0f} x {view.height:.0f} dp are too small for a finger"
+    if view.lines:
+        yield from ((view, fault) for fault in _text_faults(view, measure))
+    inner = float("inf") if view.kind == "ScrollView" else end
+    for child in view.children:
+        yield from _faults(child, phone, measure, inner)
+
+
+def _text_faults(view: View, measure: Measure) -> Iterator[str]:
+    look, pad = view.look, view.padding
+    medium = look.medium or view.attributes.get("textStyle") == "bold"
+    room = view.width - pad.across - look.beside
+    room -= TARGET_DP if view.icon else 0.0
+    if max(measure(line, view.letters, medium) for line in view.lines) > room + 0.5:
+        yield "its text is cut at the side"
+    if view.letters * (LINE * len(view.lines) + FONT_PADDING) + pad.along > view.height + 0.5:
+        yield "its text is cut at the bottom"
+    if view.torn:
+        yield f"a word is torn: {view.lines}"

@@ -1,0 +1,153 @@
+"""Fetches what the companion app is made with beside the project's own: ZXing, which reads QR codes, and Roboto.
+
+Usage: python tools/app_libraries.py [--folder FOLDER] [--mirror URL] [--debs FOLDER]
+
+Both are packages of Debian under the Apache License 2.0. Of ZXing's classes those that a QR code takes are in the app.
+Roboto is what Android writes with: pictures of the app's screens are drawn with it, and it is not in the app. Packages
+are pinned by their hashes, so that the same sources make the same app. A second call does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from android_toolchain import (
+    DEBS_VARIABLE,
+    FOLDER_VARIABLE,
+    MIRROR_VARIABLE,
+    ROOT,
+    ToolchainError,
+    private_apt,
+    require,
+    run,
+    say,
+    system_mirror,
+)
+
+RELEASE = "bookworm"
+PACKAGES = {
+    "libzxing-core-java": "458ef294ccbf6d1a123609d2e73787442b8b49e14352ffc0624bdc64ac86db9c",
+    "fonts-roboto-unhinted": "f89cf7d8a589489daecf750031ec50456ab3e648d49ff544f0f08753268fbd91",
+}
+"""SHA-256 of each one. Of version 3.4.1+ds-1 is ZXing, of 20170802-3 Roboto."""
+
+QR_CLASSES = re.compile(
+    r"com/google/zxing/(?!MultiFormat)[^/]*\.class"
+    r"|com/google/zxing/common/[^/]*\.class"
+    r"|com/google/zxing/common/detector/MathUtils\.class"
+    r"|com/google/zxing/common/reedsolomon/(?!.*Encoder)[^/]*\.class"
+    r"|com/google/zxing/qrcode/(QRCodeReader|decoder/[^/]*|detector/[^/]*)\.class"
+)
+"""What the reader of QR codes refers to; tests read codes by these alone."""
+NO_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def zxing() -> Path:
+    """Return the jar that reads QR codes, fetched if need be.
+
+    Raises:
+        ToolchainError: it cannot be had on this machine, or is another file than expected.
+    """
+    return fetch() / "zxing.jar"
+
+
+def roboto() -> Path:
+    """Return the folder of Android's letters, fetched if need be.
+
+    Raises:
+        ToolchainError: they cannot be had on this machine, or are another file than expected.
+    """
+    return fetch() / "roboto"
+
+
+def fetch(folder: Path | None = None, mirror: str | None = None, debs: Path | None = None) -> Path:
+    """Fetch what is missing, and return the folder.
+
+    Args:
+        folder: where it lies; default ``app-libraries`` in the Android toolchain's folder.
+        mirror: address of a Debian mirror; default POCKETSERVE_DEBIAN_MIRROR, else the one that apt uses.
+        debs: folder with packages that were fetched before; default POCKETSERVE_ANDROID_DEBS.
+
+    Raises:
+        ToolchainError: it cannot be had on this machine, or a package is another one than expected.
+    """
+    toolchain = Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".android-toolchain")
+    folder = (folder or toolchain / "app-libraries").absolute()
+    given = os.environ.get(DEBS_VARIABLE)
+    debs = debs or (Path(given).expanduser() if given else None)
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp, made_from = folder / "made-from", hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.read_text() == made_from:
+            return folder
+        require("dpkg-deb")
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            work = Path(name)
+            for package in _packages(work, mirror or os.environ.get(MIRROR_VARIABLE), debs):
+                run(["dpkg-deb", "-x", str(package), str(work)], f"{package.name} cannot be unpacked")
+            _keep(work, folder)
+        stamp.write_text(made_from)
+    return folder
+
+
+def _keep(root: Path, folder: Path) -> None:
+    """Put what is used of the unpacked packages into the folder."""
+    kept = root / "kept.jar"
+    keep_classes(root / "usr/share/java/core.jar", kept)
+    os.replace(kept, folder / "zxing.jar")
+    (folder / "roboto").mkdir(exist_ok=True)
+    for weight in ("Regular", "Medium"):
+        name = f"Roboto-{weight}.ttf"
+        os.replace(root / "usr/share/fonts/truetype/roboto/unhinted/RobotoTTF" / name, folder / "roboto" / name)
+
+
+def keep_classes(whole: Path, kept: Path) -> None:
+    """Write ZXing's jar again with the classes of QR codes only."""
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(kept, "w") as target:
+        for name in sorted(filter(QR_CLASSES.fullmatch, source.namelist())):
+            target.writestr(zipfile.ZipInfo(name, NO_DATE), source.read(name))
+
+
+def _packages(work: Path, mirror: str | None, debs: Path | None) -> list[Path]:
+    """Return the packages' files: those that were fetched before, and the others from the mirror; all as expected."""
+    kept = {name: next(iter(sorted(debs.glob(f"{name}_*.deb"))), None) if debs else None for name in PACKAGES}
+    if missing := [f"{name}/{RELEASE}" for name, file in kept.items() if file is None]:
+        require("apt-get")
+        say("fetching ZXing and Roboto from Debian (3 MB) …")
+        with private_apt(mirror or system_mirror(), (RELEASE,)) as apt:
+            run([*apt, "update"], "Debian's package lists cannot be fetched", work)
+            run([*apt, "download", *missing], "what the companion app is made with cannot be fetched", work)
+    files = [kept[name] or next(work.glob(f"{name}_*.deb")) for name in PACKAGES]
+    for file, expected in zip(files, PACKAGES.values(), strict=True):
+        if hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+            raise ToolchainError(f"{file.name} is not the expected file (SHA-256 differs)")
+    return files
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fetch everything and print where it is; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Fetch ZXing and Roboto from Debian's packages.")
+    parser.add_argument("--folder", type=Path, help=f"where to put it [app-libraries in {FOLDER_VARIABLE}]")
+    parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
+    parser.add_argument("--debs", type=Path, metavar="FOLDER", help=f"packages fetched before [{DEBS_VARIABLE}]")
+    options = parser.parse_args(arguments)
+    try:
+        print(fetch(options.folder, options.mirror, options.debs))
+    except ToolchainError as error:
+        print(f"app_libraries: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
