@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -29,6 +33,45 @@ def toolchain():
 
 
 @pytest.fixture(scope="session")
+def kotlin_tools(toolchain):
+    """Where Kotlin is."""
+    return load_script(ROOT / "tools" / "kotlin_tools.py").paths()
+
+
+Compile = Callable[[Sequence[Path], str, Path], None]
+
+
+@pytest.fixture(scope="session")
+def kotlinc(toolchain, kotlin_tools) -> Compile:
+    """Compiles Kotlin as for an app: ``kotlinc(sources, class_path, classes)``. A warning is a fault."""
+
+    def compile_sources(sources: Sequence[Path], path: str, classes: Path) -> None:
+        # Android's own class library comes last: it says what Android 6 has, and a test may stand in for a class of it.
+        seen = os.pathsep.join([path, kotlin_tools.libraries, str(toolchain.android_jar)])
+        command = [
+            toolchain.java,
+            "-cp",
+            kotlin_tools.compiler,
+            "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler",
+            "-Werror",
+        ]
+        command += ["-no-jdk", "-no-stdlib", "-no-reflect", "-jvm-target", "1.8", "-Xsam-conversions=class"]
+        command += ["-cp", seen, "-d", classes, *sources]
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return compile_sources
+
+
+@pytest.fixture(scope="session")
 def app_tools(toolchain):
     """Where Kotlin and ProGuard are."""
     return load_script(ROOT / "tools" / "app_tools.py").paths()
+
+
+@pytest.fixture(scope="session")
+def library(toolchain: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Java library's jar."""
+    build = load_script(ROOT / "android_bridge" / "build.py").Build(toolchain, tmp_path_factory.mktemp("library"))
+    jar: Path = build.library()
+    return jar

@@ -1,0 +1,167 @@
+"""Generated classes: written from a live server, compiled for Android 6, and run over both transports, also after dex.
+
+What they answer is what the Python client answers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import wave
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen_models import lay_out
+from conftest import MODELS, Server, StartServer, start_server
+from drawn import objects, person
+from pocketserve_client import Client
+from sounds import tone
+
+from .codegen_answers import Lines, all_lines, check
+from .codegen_apps import (
+    PROGRAMS,
+    TIMEOUT_S,
+    App,
+    class_path,
+    compile_java,
+    compile_kotlin,
+    compile_programs,
+    dexed,
+    generate,
+)
+
+pytest.importorskip("onnx", reason="makes the models")
+Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+pytestmark = [pytest.mark.java, pytest.mark.live, pytest.mark.onnx]
+
+TRANSPORTS = ("socket", "http")
+FORMS = ("java", "dexed", "kotlin")
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on all of these models."""
+    models = tmp_path_factory.mktemp("models")
+    running = start_server(tmp_path_factory.mktemp("server"), lay_out(models))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def kotlin(
+    toolchain: Any, app_tools: Any, library: Path, live: Server, tmp_path_factory: pytest.TempPathFactory
+) -> App:
+    """The programs in Kotlin."""
+    folder = tmp_path_factory.mktemp("kotlin")
+    sources = [*generate(live, "kotlin", folder / "src"), *sorted(PROGRAMS.glob("*.kt"))]
+    classes = compile_kotlin(toolchain, app_tools, library, folder / "classes", sources)
+    return App(toolchain.java, class_path(classes, library, app_tools.kotlin_libraries, toolchain.json_jar))
+
+
+@pytest.fixture(scope="module")
+def apps(
+    toolchain: Any, library: Path, live: Server, kotlin: App, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, App]:
+    """The programs in Kotlin, in Java, and in Java after a way through dex."""
+    folder = tmp_path_factory.mktemp("java")
+    classes = compile_java(toolchain, library, folder / "classes", generate(live, "java", folder / "src"))
+    programs = compile_programs(
+        toolchain, folder / "programs", sorted(PROGRAMS.glob("*.java")), classes, library, toolchain.json_jar
+    )
+    back = dexed(toolchain, folder, library, classes)
+    return {
+        "kotlin": kotlin,
+        "java": App(toolchain.java, class_path(programs, classes, library, toolchain.json_jar)),
+        "dexed": App(toolchain.java, class_path(programs, back, toolchain.json_jar)),
+    }
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the programs ask about."""
+    folder = tmp_path_factory.mktemp("inputs")
+    shutil.copyfile(MODELS / "digits/samples/7.png", folder / "seven.png")
+    shutil.copyfile(MODELS / "numbers/samples/page.jpg", folder / "page.jpg")
+    for name, draw in (("drawing", objects), ("person", person)):
+        draw(1, 320, 240)[0].save(folder / f"{name}.png")
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 4), np.uint8)
+    pixels[..., 3] = 255
+    (folder / "frame.rgba").write_bytes(pixels.tobytes())
+    (folder / "frame.nv21").write_bytes(pixels.tobytes()[:384])
+    samples = (tone(1.0) * 20000).astype("<i2")
+    (folder / "tone.raw").write_bytes(samples.tobytes())
+    with wave.open(str(folder / "tone.wav"), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(samples.tobytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(live: Server, inputs: Path) -> Lines:
+    """What the programs should print, by the Python client."""
+    with Client(live.url, live.token) as client:
+        return all_lines(client, inputs)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_answers_as_the_python_client(
+    apps: dict[str, App], form: str, transport: str, live: Server, inputs: Path, expected: Lines
+) -> None:
+    command = apps[form].command("Ask", inputs, transport, live)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    check(done.stdout, expected)
+
+
+@contextmanager
+def led(app: App, *arguments: Any) -> Iterator[Any]:
+    """The program that asks the digits whenever it is told, and says what came of it."""
+    command = app.command("Faults", *arguments)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+
+        def tell(word: str) -> str:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{word}\n")
+            process.stdin.flush()
+            return process.stdout.readline().strip()
+
+        yield tell
+    finally:
+        process.communicate(timeout=60)
+
+
+AGAIN = "generate the class again: pocketserve codegen digits --language {} --package com.example.app --class Digits"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_each_fault_has_its_code_and_sentence(
+    apps: dict[str, App], form: str, transport: str, inputs: Path, new_server: StartServer, tmp_path: Path
+) -> None:
+    """A model that changes after the first call, and before it; one that goes; a wrong token; a server that ends."""
+    models = tmp_path / "models"
+    models.mkdir()
+    shutil.copytree(MODELS / "digits", models / "digits")
+    server = new_server(models)
+    with led(apps[form], inputs, transport, server) as tell:
+        assert tell("ask") == "7"
+        (models / "digits/labels.txt").write_text("zero\n" + "\n".join("123456789") + "\n")
+        assert tell("ask") == "7"  # what was checked stays so
+        again = AGAIN.format("kotlin" if form == "kotlin" else "java")
+        assert tell("check") == f"MODEL_CHANGED: model 'digits' is not the one that this class was made from; {again}"
+        assert tell("ask").startswith("MODEL_CHANGED: ")
+        shutil.rmtree(models / "digits")
+        assert tell("ask").startswith("MODEL_NOT_FOUND: Request for unknown model: 'digits' is not found")
+        (wrong := tmp_path / "wrong").write_text("0" * 43)
+        with led(apps[form], inputs, transport, server, wrong) as stranger:
+            assert stranger("ask").startswith("TOKEN_UNKNOWN: ")
+    assert server.stop() == 0
+    with led(apps[form], inputs, transport, server) as tell:
+        assert tell("ask").startswith("SERVER_UNREACHABLE: ")

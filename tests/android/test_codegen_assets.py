@@ -1,0 +1,101 @@
+"""Classes of eleven public models: compiled, sent through dex, and run over both transports.
+
+They answer what the Python client answers; that these are the verified answers is tested in ``test_vision_assets.py``
+and its neighbours.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import Server
+from pocketserve_client import Client
+
+from .codegen_answers import box, near
+from .codegen_apps import PROGRAMS, TIMEOUT_S, App, class_path, compile_java, compile_programs, dexed, generate
+
+pytestmark = [pytest.mark.java, pytest.mark.live, pytest.mark.assets]
+
+CLASSIFIERS = ("mobilenet_v1_0.25_224_float_metadata", "mobilenet_v1_0.25_224_quant", "mobilenet_v2_1.0_224_quant")
+
+
+@pytest.fixture(scope="module")
+def apps(toolchain: Any, library: Path, asset_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The program on the classes as they are, and after a way through dex."""
+    folder = tmp_path_factory.mktemp("public")
+    sources = generate(asset_server, "java", folder / "src")
+    assert len(sources) >= 10
+    classes = compile_java(toolchain, library, folder / "classes", sources)
+    program, json_jar = [PROGRAMS / "assets" / "Public.java"], toolchain.json_jar
+    programs = compile_programs(toolchain, folder / "programs", program, classes, library, json_jar)
+    back = dexed(toolchain, folder, library, classes)
+    return {
+        "java": App(toolchain.java, class_path(programs, classes, library, json_jar)),
+        "dexed": App(toolchain.java, class_path(programs, back, json_jar)),
+    }
+
+
+@pytest.fixture(scope="module")
+def inputs(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the program asks about."""
+    folder = tmp_path_factory.mktemp("public-inputs")
+    shutil.copyfile(assets / "inputs/images/chelsea.png", folder / "photo")
+    shutil.copyfile(min((assets / "inputs").rglob("*.wav")), folder / "sound.wav")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(asset_server: Server, inputs: Path) -> dict[str, list[list[Any]]]:
+    """What it should print."""
+    with Client(asset_server.url, asset_server.token, timeout=300) as client:
+
+        def ask(model: str, data: Any) -> list[dict[str, Any]]:
+            entries: list[dict[str, Any]] = client.predict(model, data)["predictions"]
+            return entries
+
+        def ranked(model: str, data: Any) -> list[list[Any]]:
+            return [[e["label"], e["index"], e["score"]] for e in ask(model, data)]
+
+        def tensor(model: str, values: Any, output: int = 0) -> list[list[Any]]:
+            name = client.model_metadata(model)["inputs"][0]["name"]
+            return [[list(client.infer(model, {name: values}).values())[output].reshape(-1).tolist()[:500]]]
+
+        photo, detector, mask = inputs / "photo", "coco_ssd_mobilenet_v1_1.0_quant", "deeplabv3"
+        ramp = (np.arange(43844) % 64 / 64).astype(np.float32)
+        yamnet = "yamnet_audio_classifier_with_metadata"
+        return {
+            **{model: ranked(model, photo) for model in CLASSIFIERS},
+            detector: [[e["label"], e["index"], e["score"], *box(e)] for e in ask(detector, photo)],
+            mask: [[e["label"], e["index"], e["share"], e["pixels"]] for e in ask(mask, photo)],
+            "nl_classifier_regex_tokenizer": ranked("nl_classifier_regex_tokenizer", "a wonderful film"),
+            yamnet: ranked(yamnet, inputs / "sound.wav"),
+            "basic_pitch_nmp": tensor("basic_pitch_nmp", ramp.reshape(1, 43844, 1), 2),
+            "fer_emotion_dynrange": tensor("fer_emotion_dynrange", ramp[:4096].reshape(1, 64, 64, 1)),
+            "hello_world_float": tensor("hello_world_float", ramp[:5].reshape(5, 1)),
+            "hello_world_int8": tensor("hello_world_int8", np.array([[-100], [0], [100]], np.int8)),
+        }
+
+
+@pytest.mark.parametrize("transport", ["socket", "http"])
+@pytest.mark.parametrize("form", ["java", "dexed"])
+def test_public_models_are_answered(
+    apps: Any, form: str, transport: str, asset_server: Server, inputs: Path, expected: dict[str, list[list[Any]]]
+) -> None:
+    command = apps[form].command("Public", inputs, transport, asset_server)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    lines: defaultdict[str, list[list[Any]]] = defaultdict(list)
+    for line in done.stdout.splitlines():
+        name, _, values = line.partition("\t")
+        lines[name].append(json.loads(values))
+    assert lines.keys() == expected.keys()
+    for name, rows in expected.items():
+        assert rows and lines[name] == [[near(value) for value in row] for row in rows], name
