@@ -19,8 +19,16 @@ DEFAULT_OWN_SESSIONS = 4
 """Open sequences of models whose state is a few arrays, and of those where each needs a session of its own."""
 
 
+def always() -> bool:
+    """Return True: a server of one process is alone."""
+    return True
+
+
 class EngineOptions(NamedTuple):
-    """The settings that the engine needs; see the settings table for their meaning."""
+    """The settings that the engine needs; see the settings table for their meaning.
+
+    ``is_alone`` says whether every request reaches this process: elsewhere a sequence would miss steps.
+    """
 
     memory_budget: int
     keep_alive: float
@@ -29,6 +37,7 @@ class EngineOptions(NamedTuple):
     max_image_pixels: int
     batching: bool = True
     max_batch: int = 8
+    is_alone: Callable[[], bool] = always
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -73,7 +82,8 @@ def open_handle(
     advisor = BatchingAdvisor() if manifest.batching is None else None
     queue = ModelQueue(model.sessions, queue_limit, clock, scheduler, batcher=_batcher(model, options), advisor=advisor)
     keep_alive = options.keep_alive if manifest.keep_alive is None else manifest.keep_alive
-    return ModelHandle(model, queue, _sequences(model, queue_limit, queue, clock), keep_alive, clock())
+    sequences = _sequences(model, queue_limit, queue, clock, options.is_alone)
+    return ModelHandle(model, queue, sequences, keep_alive, clock())
 
 
 def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
@@ -88,7 +98,7 @@ def _batcher(model: LoadedModel, options: EngineOptions) -> RowBatcher | None:
 
 
 def _sequences(
-    model: LoadedModel, queue_limit: int, queue: ModelQueue, clock: Callable[[], float]
+    model: LoadedModel, queue_limit: int, queue: ModelQueue, clock: Callable[[], float], is_alone: Callable[[], bool]
 ) -> SequenceTable | None:
     if not model.feedback and not model.resettable:
         return None
@@ -97,4 +107,4 @@ def _sequences(
     state = model.entry.manifest.state
     maximum = state.max_sequences or (DEFAULT_SEQUENCES if model.feedback else DEFAULT_OWN_SESSIONS)
     loader = None if model.feedback else model.open_session
-    return SequenceTable(maximum, state.max_idle, loader, queue_limit, clock, queue)
+    return SequenceTable(maximum, state.max_idle, loader, queue_limit, clock, queue, is_alone)

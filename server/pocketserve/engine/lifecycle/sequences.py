@@ -27,6 +27,7 @@ from pocketserve_wire.oip_fields import bad_parameter
 log = logging.getLogger(__name__)
 
 MAX_ID_CHARS = 256
+BESIDE_OTHERS = "a sequence needs a server that answers alone, and several may answer here; ask one that is alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class SequenceTable:
     queue_limit: int  # requests of one such sequence that may wait
     clock: Callable[[], float]
     queue: ModelQueue  # the version's own; a sequence with a session of its own shares its scheduler and flow
+    is_alone: Callable[[], bool] = lambda: True  # whether every step comes to this process
     _sequences: dict[int | str, Sequence] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -103,8 +105,10 @@ class SequenceTable:
 
         Raises:
             ApiError: INVALID_REQUEST when it continues a sequence that is not open (any more); QUEUE_FULL when it
-                starts one anew that is still busy, or too many wait.
+                starts one anew that is still busy, or too many wait; NOT_IMPLEMENTED beside other workers.
         """
+        if not self.is_alone():
+            raise ApiError(ErrorCode.NOT_IMPLEMENTED, BESIDE_OTHERS)
         with self._lock:
             dropped = self._drop_idle()
             try:

@@ -1,0 +1,15 @@
+"""The knowledge that one of several workers has of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Replica(NamedTuple):
+    """A worker of several that serve the same folder."""
+
+    name: str  # labels its statistics
+    state_dir: Path  # what it alone learns, such as verdicts; consent to code stays in the server's state folder
+    is_alone: Callable[[], bool]  # whether every request reaches this worker, now

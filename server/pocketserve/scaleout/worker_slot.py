@@ -1,0 +1,80 @@
+"""Number the workers that share a state folder, so that each has a folder of its own and knows of the others."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from pocketserve.state.permissions import make_private_folder
+
+FOLDER: Final = "workers"
+MAX_WORKERS: Final = 256
+_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class NoSlotError(Exception):
+    """A worker cannot have a folder of its own; the text says why and what to do."""
+
+
+class WorkerSlot:
+    """The lowest free number from 0, held by a lock that ends with the process.
+
+    A worker that takes the place of a killed one has its number, and so what that one has learnt.
+
+    Args:
+        state_dir: the server's state folder; no other server may use it at the same time.
+
+    Raises:
+        NoSlotError: the folder cannot be written, or all numbers are taken.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._parent = state_dir / FOLDER
+        try:
+            self.name, self._descriptor = self._take()
+        except OSError as error:
+            text = f"{self._parent} cannot be used ({error.strerror}); name another place by POCKETSERVE_STATE_DIR"
+            raise NoSlotError(text) from None
+        self.folder = self._parent / self.name
+
+    def _take(self) -> tuple[str, int]:
+        for number in range(MAX_WORKERS):
+            folder = self._parent / str(number)
+            make_private_folder(folder)
+            descriptor = os.open(folder, _FLAGS)
+            if _lock(descriptor, fcntl.LOCK_EX):
+                return folder.name, descriptor
+            os.close(descriptor)
+        raise NoSlotError(f"{MAX_WORKERS} workers use {self._parent}; end some of them")
+
+    def is_alone(self) -> bool:
+        """Return whether no other worker lives. It is looked up each time: a master may start one at any time."""
+        try:
+            is_own = os.stat(self.folder).st_ino == os.fstat(self._descriptor).st_ino
+            folders = [self._parent / name for name in os.listdir(self._parent) if name != self.name]
+            return is_own and not any(_is_locked(folder) for folder in folders)
+        except OSError:  # somebody removes folders: nobody knows
+            return False
+
+    def close(self) -> None:
+        """Give the number back."""
+        os.close(self._descriptor)
+
+
+def _is_locked(folder: Path) -> bool:
+    descriptor = os.open(folder, _FLAGS)
+    try:
+        return not _lock(descriptor, fcntl.LOCK_SH)  # shared: two that look must not take each other for a worker
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """Return whether the lock could be had."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

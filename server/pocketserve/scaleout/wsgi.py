@@ -1,0 +1,121 @@
+"""The WSGI application for servers of several processes: one service a process, made after the fork.
+
+Settings come from the environment variables of ``docs/configuration.md``. :mod:`pocketserve.scaleout.gunicorn` runs it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pocketserve.auth.app_tokens import AppTokens, path_of
+from pocketserve.auth.guard import Guard, ensure_token
+from pocketserve.cli.log_output import prepare_process
+from pocketserve.config import Config, load_config
+from pocketserve.engine.device.cores import count_fast, usable_cores
+from pocketserve.engine.replica import Replica
+from pocketserve.scaleout.request_body import read_body
+from pocketserve.scaleout.worker_slot import WorkerSlot
+from pocketserve.server import SWITCH_S, StartError, open_service
+from pocketserve.state.permissions import secure
+from pocketserve.transports.http.body import Body
+from pocketserve.transports.http.data_plane import create_server_app
+from pocketserve.transports.http.wsgi import Environ, StartResponse, respond
+from pocketserve_wire import ApiError
+
+
+class ServingProcess:
+    """A process of several that answer at the same port.
+
+    Args:
+        processes: how many there are to be; they share the cores, unless the settings name threads.
+
+    Raises:
+        StartError, NoSlotError, StateFolderError, TokenFileError, ConfigError: it cannot start.
+    """
+
+    def __init__(self, config: Config, processes: int = 1) -> None:
+        sys.setswitchinterval(SWITCH_S)
+        prepare_process(config)
+        secure(config.state_dir)
+        token = ensure_token(config.token_file) if config.auth else None
+        slot = WorkerSlot(config.state_dir)
+        threads = config.threads or max(1, count_fast(usable_cores()) // processes)
+        config = dataclasses.replace(config, threads=threads, socket=False)
+        self._slot, self._config = slot, config
+        self._service = open_service(config, token, Replica(slot.name, slot.folder, slot.is_alone))
+        self._guard = Guard(token, config.allowed_hosts, AppTokens(path_of(config.token_file)) if config.auth else None)
+        self._app = create_server_app(self._service, self._guard)
+        self._service.follow_folder()
+        self._load()
+
+    def _load(self) -> None:
+        for name in self._config.load:
+            try:
+                self._service.load(name, rescan=False)
+            except ApiError as error:
+                raise StartError(f"load {name}: {error.message}") from None
+
+    def respond(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request, as WSGI asks for it."""
+        if (connection := environ.get("gunicorn.socket")) is not None:
+            connection.settimeout(self._config.request_timeout)  # until its next request, for which gunicorn undoes it
+        try:
+            body = read_body(environ, self._config.max_body_bytes, trusted=self._has_token(environ))
+        except ApiError as fault:
+            environ["wsgi.input"] = Body()
+            status, headers, chunks = respond(self._service, self._guard, environ, fault)
+            start_response(status, [*headers.items(), ("Content-Length", str(sum(map(len, chunks))))])
+            return _as_bytes(chunks)
+        environ["wsgi.input"] = body
+        return _as_bytes(self._app(environ, start_response))
+
+    def _has_token(self, environ: Environ) -> bool:
+        try:
+            self._guard.check_token(environ.get("HTTP_AUTHORIZATION"))
+        except ApiError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Unload every model, and give the worker's number back."""
+        self._service.drain(0)  # the engine in front of us has waited for those under way
+        self._service.close()
+        self._slot.close()
+
+
+def _as_bytes(parts: Iterable[Any]) -> Iterator[bytes]:
+    """Yield the parts as WSGI demands them: large ones are memory that the model wrote."""
+    try:
+        yield from map(bytes, parts)  # which copies no bytes
+    finally:
+        close = getattr(parts, "close", None)
+        if close is not None:
+            close()
+
+
+_processes: list[ServingProcess] = []  # at most one
+_changing = threading.Lock()
+
+
+def start(processes: int = 1) -> ServingProcess:
+    """Return this process's worker. The first call makes it, and must come after the fork."""
+    with _changing:
+        if not _processes:
+            _processes.append(ServingProcess(load_config({}), processes))
+        return _processes[0]
+
+
+def stop() -> None:
+    """Close this process's worker, if it has one."""
+    with _changing:
+        while _processes:
+            _processes.pop().close()
+
+
+def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    """Answer a request: the WSGI application."""
+    return start().respond(environ, start_response)

@@ -1,0 +1,100 @@
+"""A real Triton with our engine inside answers as our own server does, by value."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+
+from conftest import Server, start_server
+from places import MODELS
+from pocketserve.cli import main
+from scalar_model import scalar_model
+from triton_server import triton
+
+pytestmark = [pytest.mark.triton, pytest.mark.live, pytest.mark.alone]
+RANDOM = np.random.default_rng(7)
+INPUTS: dict[str, list[dict[str, Any]]] = {
+    **{
+        name: [{"name": "image", "shape": [2, 8, 8, 1], "datatype": "FP32", "data": RANDOM.random(128).tolist()}]
+        for name in ("digits", "digits.tflite", "digits.tflite-int8", "digits.onnx")
+    },
+    "petals": [],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two embedded models, and one whose tensors have no dimension."""
+    models = tmp_path_factory.mktemp("models")
+    for name in ("digits", "petals"):
+        shutil.copytree(MODELS / name, models / name)
+    (models / "double").mkdir()
+    scalar_model(models / "double" / "double.onnx")
+    return models
+
+
+@pytest.fixture(scope="module")
+def ours(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = start_server(tmp_path_factory.mktemp("ours"), folder)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    place = tmp_path_factory.mktemp("triton")
+    assert main(["export", "--to", "triton", str(folder), str(place / "repository")]) == 0
+    with triton(place, place / "repository") as url:
+        yield url
+
+
+def ask_triton(url: str, name: str, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+    answer = requests.post(f"{url}/v2/models/{name}/infer", json={"inputs": inputs}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+@pytest.mark.parametrize("name", ["digits", "digits.tflite", "digits.tflite-int8", "digits.onnx", "petals"])
+def test_answers_are_equal(ours: Server, theirs: str, name: str) -> None:
+    """Every output by name, shape and value; an empty answer would be no answer."""
+    model, _, version = name.partition(".")
+    path = f"/v2/models/{model}" + (f"/versions/{version}" if version else "")
+    metadata = ours.call("GET", path).json()["inputs"]
+    inputs = INPUTS[name] or [
+        {**spec, "shape": [abs(size) for size in spec["shape"]], "data": [0.5] * abs(int(np.prod(spec["shape"])))}
+        for spec in metadata
+    ]
+    expected = ours.call("POST", f"{path}/infer", json={"inputs": inputs}).json()["outputs"]
+    answered = ask_triton(theirs, name, inputs)["outputs"]
+    assert [output["name"] for output in answered] == [output["name"] for output in expected]
+    for mine, other in zip(expected, answered, strict=True):
+        assert other["shape"] == mine["shape"] and len(other["data"]) == np.prod(mine["shape"]) > 0
+        assert other["data"] == pytest.approx(mine["data"], abs=1e-6)
+
+
+def test_a_tensor_without_dimensions(theirs: str) -> None:
+    """It has one in Triton, of size 1."""
+    [output] = ask_triton(theirs, "double", [{"name": "x", "shape": [1], "datatype": "FP64", "data": [21.0]}])[
+        "outputs"
+    ]
+    assert output["shape"] == [1] and output["data"] == [42.0]
+
+
+def test_binary_tensors(theirs: str) -> None:
+    """Triton's own client, with bytes both ways."""
+    client: Any = pytest.importorskip("tritonclient.http")
+    image = RANDOM.random((1, 8, 8, 1)).astype(np.float32)
+    tensor = client.InferInput("image", image.shape, "FP32")
+    tensor.set_data_from_numpy(image)
+    with client.InferenceServerClient(theirs.removeprefix("http://")) as connection:
+        scores = connection.infer("digits", [tensor]).as_numpy("scores")
+    plain = [{"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32", "data": image.ravel().tolist()}]
+    assert scores.ravel().tolist() == pytest.approx(ask_triton(theirs, "digits", plain)["outputs"][0]["data"], abs=1e-6)
+    assert scores.sum() == pytest.approx(1, abs=1e-3)
