@@ -14,7 +14,7 @@ from pocketserve_simulate.phone.device import PhoneModel, map_cores
 from pocketserve_simulate.phone.device_image import DeviceImage
 from pocketserve_simulate.phone.events import KINDS, Condition, EventError, PhoneEvent, check_event, combine
 from pocketserve_simulate.phone.mount_masks import ABSENT, find_covers, launcher
-from pocketserve_simulate.phone.port_hijacker import PortHijacker
+from pocketserve_simulate.phone.port_hijacker import LOOPBACK, PortHijacker
 from pocketserve_simulate.phone.processes import Processes
 from pocketserve_simulate.phone.throttle import DutyCycle
 
@@ -29,6 +29,7 @@ class Phone:
         output: a file to which output is appended; None lets the processes use ours.
         absent: what is hidden from the processes, as far as possible.
         observe: called several times a second with the bytes that the process holds, None without one.
+        host: the address on which the server listens, where another app takes its ports.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class Phone:
         stdin: int | IO[bytes] = subprocess.DEVNULL,
         absent: Sequence[Path] = ABSENT,
         observe: Callable[[int | None], None] = lambda _resident: None,
+        host: str = LOOPBACK,
     ) -> None:
         self.model = model
         self.cores = map_cores(model, usable_cores())
         self.image = DeviceImage(folder, model, self.cores)
         self.covers = find_covers(self.image.folder, absent)
-        self._observe = observe
+        self._observe, self._host = observe, host
+        self._is_hurried = False
         self.hijackers: dict[PhoneEvent, PortHijacker] = {}
         self._closed = False
         self._conditions: dict[PhoneEvent, Condition] = {}
@@ -120,8 +123,16 @@ class Phone:
     @property
     def speed(self) -> float:
         """Share of the time that the processes run now."""
+        if self._is_hurried:
+            return 1.0
         condition = self._condition()
         return self.model.speed * condition.speed * (self.model.slow_speed if condition.background else 1.0)
+
+    def hurry(self, is_hurried: bool) -> None:
+        """Run the processes at the desktop's speed, as while many phones start, or at the phone's own."""
+        with self._changed:
+            self._is_hurried = is_hurried
+            self._apply()
 
     def close(self) -> None:
         """End what is under way and the process: first politely, then by signal 9."""
@@ -145,7 +156,7 @@ class Phone:
             raise EventError("the command listens on no port yet")
         self.processes.kill("squatter")
         try:
-            hijacker = PortHijacker(ports)
+            hijacker = PortHijacker(ports, self._host)
         except OSError as error:
             raise EventError(f"the ports {ports} cannot be taken: {error.strerror}") from None
         else:

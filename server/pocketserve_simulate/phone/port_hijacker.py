@@ -35,11 +35,11 @@ class PortHijacker:
     To HTTP it says nothing and hangs up; it has received the whole request by then, the token with it.
     """
 
-    def __init__(self, ports: Sequence[int]) -> None:
+    def __init__(self, ports: Sequence[int], host: str = LOOPBACK) -> None:
         self.received: list[bytearray] = []
         self._closing: Future[None] = Future()
         with contextlib.ExitStack() as stack:
-            listeners = [stack.enter_context(socket.create_server((LOOPBACK, port))) for port in ports]
+            listeners = [stack.enter_context(socket.create_server((host, port))) for port in ports]
             stack.pop_all()
         work = self._serve(listeners)
         self._thread = threading.Thread(target=asyncio.run, args=[work], name="simulate-port-hijacker", daemon=True)

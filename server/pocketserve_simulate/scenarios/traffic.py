@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pocketserve_client import Client, ServerError, ServerUnreachableError
-from pocketserve_simulate.scenarios.questions import Question
 from pocketserve_simulate.scenarios.record import LOST, REFUSED, RIGHT, SILENT, WRONG, Sample
 from pocketserve_simulate.scenarios.scenario import LOADS, Stream
 from pocketserve_wire.errors import code_named
@@ -34,15 +33,22 @@ class ServerAddresses:
         return Client(url, token_file=self.token_file, timeout=timeout, reconnect=reconnect)
 
 
+class Askable(Protocol):
+    """A request with an answer that is known beforehand."""
+
+    def ask(self, client: Client, stream: Stream) -> str:
+        """Ask it; returns what is wrong with the answer, empty if nothing is."""
+
+
 class App:
     """Sends one stream's requests, from as many threads as it may have requests under way."""
 
-    def __init__(self, stream: Stream, addresses: ServerAddresses, questions: Sequence[Question], begin: float) -> None:
+    def __init__(self, stream: Stream, addresses: ServerAddresses, questions: Sequence[Askable], begin: float) -> None:
         self.stream = stream
         self.samples: list[Sample] = []
         self.skipped = 0
         loads = stream.ask == LOADS
-        self._questions = [LoadsAndUnloads(questions)] if loads else questions
+        self._questions: Sequence[Askable] = [LoadsAndUnloads(questions)] if loads else questions
         self._begin = begin
         self._client = addresses.open(stream.client, stream.timeout, stream.reconnect)
         self._stopping = threading.Event()
@@ -96,7 +102,7 @@ class App:
             self._next = number + 1
         return number, self._begin + number / self.stream.rate
 
-    def _ask(self, question: Question | LoadsAndUnloads) -> tuple[str, str, str]:
+    def _ask(self, question: Askable) -> tuple[str, str, str]:
         """Return outcome, code and detail of a request."""
         try:
             wrong = question.ask(self._client, self.stream)
@@ -116,7 +122,7 @@ class LoadsAndUnloads:
     that was not acknowledged may have happened or not.
     """
 
-    def __init__(self, questions: Sequence[Question]) -> None:
+    def __init__(self, questions: Sequence[Askable]) -> None:
         self._questions = questions
         self._steps = 0
         self._loaded: bool | None = True  # None: it is not known which

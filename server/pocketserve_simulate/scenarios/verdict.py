@@ -72,12 +72,15 @@ def _aftermath(event: PastEvent, events: Sequence[PastEvent]) -> float:
 def promises(record: Record) -> list[Promise]:
     """Return all promises, kept or not."""
     return [
-        *_about_requests(record),
-        _recovered(record),
-        _no_crash(record),
+        *request_promises(record),
         *_loads_hold(record),
         _counters_agree(record),
     ]
+
+
+def request_promises(record: Record) -> list[Promise]:
+    """Return the promises about requests and processes, which need neither loads nor counters."""
+    return [*_about_requests(record), _recovered(record), _no_crash(record)]
 
 
 def _judge(text: str, violations: Sequence[Sample], detail: str) -> Promise:
