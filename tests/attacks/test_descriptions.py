@@ -82,6 +82,8 @@ BOUNDED = {
 }
 """Patterns that see at most so many characters."""
 
+ELSEWHERE = {"pocketserve.scaleout.triton_model"}
+"""Modules that only Triton's own process can import."""
 MATCH = """
 import re
 for pattern, flags, is_bytes, size in {patterns!r}:
@@ -97,7 +99,7 @@ def modules() -> Iterator[Any]:
     """All modules of the three packages."""
     for package in (pocketserve, pocketserve_wire, pocketserve_client):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith("__main__"):
+            if not found.name.endswith("__main__") and found.name not in ELSEWHERE:
                 yield importlib.import_module(found.name)
 
 

@@ -244,6 +244,7 @@ def test_an_answer_that_announces_too_much():
 
 FOREIGN = [b"{}", b"[1]", b"[[]]", b'[{"name": 1}]', b'{"code": 5}', b'{"error": ["x"], "code": {}}', b"null"]
 COMMANDS = [["models"], ["models", "--all"], ["models", "--check"], ["pair"], ["inspect", "m"], ["predict", "m", "1"]]
+COMMANDS += [["open", "--print"]]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

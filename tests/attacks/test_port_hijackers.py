@@ -38,6 +38,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "async_predict": lambda client: client.async_predict("digits", SEVEN).result(),
     "load": lambda client: client.load("digits"),
     "open_pairing": Client.open_pairing,
+    "page_ticket": Client.page_ticket,
 }
 COMMANDS = {
     "models": ["models"],
@@ -47,6 +48,8 @@ COMMANDS = {
     "inspect": ["inspect", "digits"],
     "inspect --release": ["inspect", "digits", "--release"],
     "pair": ["pair"],
+    "open": ["open", "--print"],
+    "open --fresh-origin": ["open", "--print", "--fresh-origin"],
     "pair with a token file": ["pair", "--token-file", "TOKEN_FILE"],
 }
 

@@ -86,7 +86,20 @@ BODIES = {
     "index": {"ready": True},
     "load": {},
     "settings": {},
+    "nothing": {},
 }
+
+
+def ticket_of(server) -> str:
+    return server.call("POST", "/web/ticket").json()["ticket"]
+
+
+def test_the_page_is_described(server, document):
+    """Where a client finds JSON, a browser finds HTML."""
+    described = document["paths"]["/"]["get"]["responses"]["200"]["content"]
+    assert set(described) == {"application/json", "text/html"}
+    answer = server.call("GET", "/", headers={"Accept": "text/html"})
+    assert answer.headers["Content-Type"].startswith("text/html") and "<html" in answer.text
 
 
 # Pairing needs an exchange that goes on from call to call: tests/pairing has it.
@@ -99,7 +112,8 @@ def test_answers_are_as_described(new_server, server, document, route):
     if route.answer == "unload":
         server = new_server(MODELS)  # the shared one keeps its models
     path = route.pattern.replace("{model}", "petals").replace("{version}", "tflite").replace("{region}", "r")
-    body = json.dumps(BODIES[route.body]) if route.body else None
+    bodies = BODIES | ({"web_session": {"ticket": ticket_of(server)}} if route.body == "web_session" else {})
+    body = json.dumps(bodies[route.body]) if route.body else None
     answer = server.call(route.method, path, data=body)
     if route.answer == "not_offered":
         assert (answer.status_code, answer.json()["code"]) == (501, "NOT_IMPLEMENTED")

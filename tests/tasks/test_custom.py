@@ -65,6 +65,8 @@ def test_its_functions_are_called(new_server: StartServer, tmp_path: Path) -> No
     assert answer["task"] == "custom"
     (entry,) = answer["predictions"]
     assert entry["top_k"] == 2 and isinstance(entry["sum"], float) and isinstance(entry["first"], list)
+    card = server.call("GET", "/v2/models/mine").json()["card"]
+    assert (card["accepts"], card["parameters"]) == (["file"], {})
     once = server.call("POST", "/predictions/mine", data=b"twelve chars").json()["predictions"][0]
     assert once["sum"] == entry["sum"] and once["top_k"] is None
 

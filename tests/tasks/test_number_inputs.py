@@ -267,7 +267,7 @@ def test_tensors_by_name() -> None:
 
 BAD_TENSORS: dict[str, tuple[Tensors, bytes, ErrorCode, str]] = {
     "empty": (ONE, b"", INPUT, "takes numbers"),
-    "a picture": (ONE, b"\x89PNG\r\n\x1a\n", INPUT, "set a task"),
+    "a picture": (ONE, b"\x89PNG\r\n\x1a\n", INPUT, "give it a task"),
     "three values": (ONE, b"[1, 2, 3]", INPUT, r"expected FP32 \[2, 2\], got JSON of shape \[3\]"),
     "nested otherwise": (ONE, b"[[[1], [2, [3]]], 4]", TENSOR, "not rectangular"),
     "another shape": (ONE, b"[[1, 2, 3, 4]]", INPUT, r"got JSON of shape \[1, 4\]"),

@@ -88,7 +88,7 @@ def over_socket(connection: Framed, case: Case) -> Said:
 
 
 TIMES = {"timing_ms", "last_inference", "ns", "count", "inference_count", "execution_count", "batch_stats"}
-TIMES |= {"remaining_s"}
+TIMES |= {"remaining_s", "ticket"}
 
 
 def timeless(value: Any) -> Any:

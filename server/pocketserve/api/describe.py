@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from pocketserve.engine.interface import fingerprint_of
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
 from pocketserve.formats import DamagedFileError
@@ -14,6 +15,7 @@ from pocketserve.repository.scan import ModelEntry
 from pocketserve.runtimes.base import Session
 from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.base import Describer
+from pocketserve.tasks.form import FormProvider
 from pocketserve.tensors import spec_metadata
 
 DEFAULT_PORT = 8470
@@ -54,6 +56,7 @@ def describe_model(
         "description": entry.manifest.description,
         "license": entry.manifest.license,
         "task": model.task.name,
+        "fingerprint": fingerprint_of(model),
         "labels": len(labels),
         "runtime": model.runtime,
         "device": device_of(model.sessions),
@@ -104,7 +107,8 @@ def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> d
         "first_labels": labels[:SHOWN_LABELS],
         "examples": {"shell": f"pocketserve predict --local {local} {file}"} if local else examples,
     }
-    return {key: value for key, value in facts.items() if value}
+    form = task.form().facts() if isinstance(task, FormProvider) else {}
+    return {key: value for key, value in facts.items() if value} | form
 
 
 def example_file(model: LoadedModel) -> str:

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route, error_response, load_handler
 from pocketserve.api.routes import ROUTES
+from pocketserve.auth.guard import PAGE
 from pocketserve.engine.scheduling.cancellation import cancelled
 from pocketserve.engine.scheduling.entries import Job
 from pocketserve.inference.blocking import CallerExecutor
@@ -171,16 +172,29 @@ def split_target(target: bytes) -> tuple[str, str, str]:
 
 
 def check_owner(route: Route | None, app: str | None) -> None:
-    """Keep apps from what hands out the installation's own token: theirs may end sooner.
+    """Keep apps and pages from what hands out power: theirs may end sooner than the installation's own token.
 
     Args:
-        app: the name of the app whose token was shown; None for the installation's own.
+        app: whose token was shown, see :meth:`Guard.check_token <pocketserve.auth.guard.Guard.check_token>`.
 
     Raises:
-        ApiError: UNAUTHORIZED.
+        ApiError: UNAUTHORIZED to an app, SESSION_REFUSED to a page.
     """
     if app is not None and route is not None and route.owner:
+        if app == PAGE:
+            raise ApiError(ErrorCode.SESSION_REFUSED, "this takes the installation's own token, and no page's session")
         raise ApiError(ErrorCode.UNAUTHORIZED, "this takes the installation's own token, and none of a single app")
+
+
+def check_place(service: Service, route: Route) -> None:
+    """Keep a request that changes or asks one process from a server of several workers, of which it reaches any.
+
+    Raises:
+        ApiError: NOT_IMPLEMENTED.
+    """
+    if route.local and service.replica is not None:
+        text = "this would reach one worker of several; change the files or settings and restart the server instead"
+        raise ApiError(ErrorCode.NOT_IMPLEMENTED, text)
 
 
 def start_request(
@@ -197,6 +211,7 @@ def start_request(
     try:
         if request.cancellation is not None and request.cancellation.cancelled:
             raise cancelled()
+        check_place(service, route)
         handler = load_handler(route.handler_name)
         text_size = len(request.body) if request.json_length is None else request.json_length
         if text_size <= SMALL_DOCUMENT or route.body == "raw":  # raw input is parsed by its task, which reserves memory

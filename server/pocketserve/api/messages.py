@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pocketserve.service import Service
 
 JSON = "application/json"
+MAX_NOTHING = 4096  # bytes that are looked at where no body is expected
 OCTETS = "application/octet-stream"
 
 
@@ -83,6 +84,7 @@ class Route:
         group: the protocol it belongs to.
         open: answered without a token.
         owner: answered to the installation's own token only, not to an app's.
+        local: changes or asks one process, so that a server of several workers refuses it.
         body: what a POST takes, as a key of ``openapi.REQUEST_BODIES``.
         answer: what it answers, as a key of ``openapi.ANSWERS``.
         binary_tensors: tensors' bytes may follow JSON in the body; a socket's reader prepares it itself.
@@ -98,6 +100,7 @@ class Route:
     owner: bool = False
     label: str = ""
     binary_tensors: bool = False
+    local: bool = False
 
     @property
     def name(self) -> str:
@@ -125,7 +128,7 @@ def error_response(error: ApiError) -> ApiResponse:
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
-    if error.code is ErrorCode.UNAUTHORIZED:
+    if error.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="pocketserve"'
     return ApiResponse(status=error.status, chunks=[error.body()], headers=headers, retry_after_s=error.retry_after_s)
 
@@ -220,6 +223,17 @@ def refuse_unknown_query(request: ApiRequest, *names: str) -> None:
         if name not in names:
             text = f"unknown query parameter {name[:64]!r}; known are {', '.join(names)}"
             raise ApiError(ErrorCode.INVALID_PARAMETER, text)
+
+
+def expect_nothing(request: ApiRequest) -> None:
+    """Refuse a body other than an empty JSON object, and any query.
+
+    Raises:
+        ApiError: INVALID_PARAMETER, INVALID_REQUEST, MALFORMED_JSON.
+    """
+    refuse_unknown_query(request)
+    if len(request.body) and strict_json.loads(request.body[:MAX_NOTHING]) != {}:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "this takes no body, or an empty JSON object")
 
 
 def not_offered(text: str, summary: str = "Not offered.") -> Handler:

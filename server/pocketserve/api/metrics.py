@@ -15,6 +15,9 @@ from pocketserve.service import Service
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector
+
+    from pocketserve.engine.replica import Replica
 
 VERSION = ["model", "version"]
 
@@ -29,8 +32,8 @@ def metrics(service: Service, request: ApiRequest) -> ApiResponse:
     from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
     registry = CollectorRegistry()
-    registry.register(_Collector(service))
-    ProcessCollector(registry=registry)  # memory, processor time, open files and the start, where /proc tells them
+    # The second tells memory, processor time, open files and the start, where /proc has them.
+    registry.register(_Labelled([_Collector(service), ProcessCollector(registry=None)], service.replica))
     return ApiResponse(content_type=CONTENT_TYPE_PLAIN_0_0_4, chunks=[generate_latest(registry)])
 
 
@@ -48,6 +51,22 @@ class _Collector:
             for sample in samples:
                 metric.add_metric(*sample)
             yield metric
+
+
+class _Labelled:
+    """Names the worker on every sample: of several, a scrape reaches any."""
+
+    def __init__(self, collectors: Sequence[Collector], replica: Replica | None) -> None:
+        self._collectors = collectors
+        self._labels = {} if replica is None else {"worker": replica.name}
+
+    def collect(self) -> Iterator[Metric]:
+        for collector in self._collectors:
+            for metric in collector.collect():
+                metric.samples = [
+                    sample._replace(labels={**sample.labels, **self._labels}) for sample in metric.samples
+                ]
+                yield metric
 
 
 def _of_server(service: Service) -> Iterator[Row]:

@@ -80,6 +80,14 @@ def model_config(service: Service, request: ApiRequest) -> ApiResponse:
         return json_response(triton_config(entry, running))
 
 
+def model_interface(service: Service, request: ApiRequest) -> ApiResponse:
+    """Tensors, calls of the task, all labels and the fingerprint: what programs that ask the model are written from."""
+    from pocketserve.engine.interface import describe_interface  # late: no inference needs it
+
+    with service.running(request.path["model"], request.path.get("version")) as (_, running):
+        return json_response(describe_interface(running.model))
+
+
 def infer(service: Service, request: ApiRequest) -> InferenceCall:
     """Tensors in, tensors out; or with the parameter ``task`` raw bytes in, a labelled answer out.
 
@@ -126,7 +134,9 @@ def statistics(service: Service, request: ApiRequest) -> ApiResponse:
         used = [status for status in statuses if service.engine.statistics(name, status.version).last_inference_ms]
         # Clients of a single-version server expect one entry: versions that never ran are left out.
         statuses = used or [service.status(name, None)]
-    return json_response({"model_stats": [_statistics_entry(service, status) for status in statuses]})
+    entries = [_statistics_entry(service, status) for status in statuses]
+    worker = {} if service.replica is None else {"worker": service.replica.name}
+    return json_response({"model_stats": entries, **worker})
 
 
 def repository_index(service: Service, request: ApiRequest) -> ApiResponse:

@@ -9,6 +9,7 @@ from typing import Any
 from pocketserve import __version__
 from pocketserve.api.messages import ApiResponse, Route, json_response, load_handler
 from pocketserve.tasks import parameters
+from pocketserve.tasks.form import ACCEPTED
 from pocketserve_wire import DATATYPES, ErrorCode
 from pocketserve_wire.limits import MAX_TENSOR_NAME_CHARS
 
@@ -53,6 +54,15 @@ def _tensor(shape_minimum: int, **more: Schema) -> Schema:
 def _hexadecimal(length: int) -> Schema:
     return {"type": "string", "pattern": f"^[0-9a-fA-F]{{{2 * length}}}$"}
 
+
+_FEATURE = _object(
+    ("name", "type"),
+    name=TEXT,
+    unit=TEXT,
+    type=_choice("number", "string"),
+    minimum={"type": "number"},
+    maximum={"type": "number"},
+)
 
 _PAIRING: dict[str, Schema] = {
     "state": _choice("closed", "open", "paired", "refused", "expired"),
@@ -102,6 +112,11 @@ SCHEMAS: dict[str, Schema] = {
             labels=COUNT,
             first_labels=_array(TEXT),
             examples=_map(TEXT),
+            accepts=_array(_choice(*ACCEPTED)),
+            parameters=_map(ANYTHING),
+            features=_array(_FEATURE),
+            keypoints=_array(TEXT),
+            skeleton=_array({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}),
         ),
     ),
     "Statistics": _record(
@@ -150,6 +165,7 @@ REQUEST_BODIES: dict[str, Schema] = {
             ("settings", False, ANYTHING),
             ("nothing", False, {"type": "object", "maxProperties": 0}),
             ("v1_predict", True, _object(signature_name=TEXT, instances={}, inputs={})),
+            ("web_session", True, _record(ticket=TEXT)),
             ("pairing_begin", True, _record(public=_hexadecimal(256))),
             ("pairing_finish", True, _record(exchange=_hexadecimal(16), proof=_hexadecimal(32))),
         )
@@ -165,6 +181,14 @@ ANSWERS: dict[str, Schema] = {
     "model_metadata": _reference("ModelMetadata"),
     "model_ready": _record(name=TEXT, ready=FLAG),
     "model_config": _object(("name", "platform", "input", "output"), name=TEXT, platform=TEXT),
+    "model_interface": _object(
+        ("name", "version", "fingerprint", "task", "inputs", "outputs", "calls"),
+        **dict.fromkeys(("name", "version", "fingerprint", "task"), TEXT),
+        inputs=_array(_reference("TensorMetadata")),
+        outputs=_array(_reference("TensorMetadata")),
+        calls=_array(ANYTHING),
+        labels=_array(TEXT),
+    ),
     "statistics": _reference("Statistics"),
     "infer": _reference("InferResponse"),
     "index": _array(
@@ -181,6 +205,9 @@ ANSWERS: dict[str, Schema] = {
     "unregistered": _object(),
     "not_offered": ANYTHING,
     "alive": _record(status=TEXT),
+    "alive_or_page": _record(status=TEXT),
+    "web_ticket": _record(ticket=TEXT, expires_in=COUNT, url=TEXT),
+    "web_session": _record(session=TEXT),
     "model_status": _record(name=TEXT, ready=FLAG, model_version_status=_array({})),
     "signature_metadata": _object(("model_spec", "metadata")),
     "v1_predict": _object(predictions=_array({}), outputs={}),
@@ -193,7 +220,12 @@ ANSWERS: dict[str, Schema] = {
     "metrics": TEXT,
     "openapi": ANYTHING,
 }
-_OTHER_TYPES = {"infer": "application/octet-stream", "prediction": "image/png"}  # that an answer may have beside JSON
+_OTHER_TYPES: dict[str, tuple[str, Schema]] = {
+    "infer": ("application/octet-stream", _BINARY),
+    "prediction": ("image/png", _BINARY),
+    "alive_or_page": ("text/html", TEXT | {"description": "The page, where Accept names text/html; HTTP only."}),
+}
+"""Types that an answer may have beside JSON."""
 
 _WAITING: tuple[tuple[str, Schema, str], ...] = (
     ("timeout_ms", {"type": "number", "minimum": 0, "maximum": 86_400_000}, "Longest wait for a turn."),
@@ -247,7 +279,8 @@ def _operation(route: Route) -> dict[str, Any]:
     schema = ANSWERS[route.answer]
     content = {"text/plain": {"schema": schema}} if route.answer == "metrics" else _json(schema)
     if route.answer in _OTHER_TYPES:
-        content[_OTHER_TYPES[route.answer]] = {"schema": _BINARY}
+        content_type, other = _OTHER_TYPES[route.answer]
+        content[content_type] = {"schema": other}
     success = {} if route.answer == "not_offered" else {"200": {"description": "Done.", "content": content}}
     fault = {"description": "The fault in words and its stable code.", "content": _json(_reference("Error"))}
     operation: dict[str, Any] = {

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-from pocketserve.api.messages import ApiRequest, ApiResponse, json_response, query_number, refuse_unknown_query
+from pocketserve.api.messages import (
+    ApiRequest,
+    ApiResponse,
+    expect_nothing,
+    json_response,
+    query_number,
+    refuse_unknown_query,
+)
 from pocketserve.auth.pairing import PairingState
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode, strict_json
@@ -17,14 +24,14 @@ MAX_WAIT_MS = 2_000  # short enough that callers who wait hold a thread for a mo
 
 def open_desk(service: Service, request: ApiRequest) -> ApiResponse:
     """Open pairing for two minutes; the answer has the code to show."""
-    _expect_nothing(request)
+    expect_nothing(request)
     code = service.pairing.open()
     return _answer(service.pairing.state(), code=code)
 
 
 def close_desk(service: Service, request: ApiRequest) -> ApiResponse:
     """Close pairing."""
-    _expect_nothing(request)
+    expect_nothing(request)
     service.pairing.close()
     return _answer(service.pairing.state())
 
@@ -52,13 +59,6 @@ def finish(service: Service, request: ApiRequest) -> ApiResponse:
 
 def _answer(now: PairingState, **more: str) -> ApiResponse:
     return json_response({**more, "state": now.state, "remaining_s": round(now.remaining_s, 3), "tries": now.tries})
-
-
-def _expect_nothing(request: ApiRequest) -> None:
-    """The body is empty, or an empty object."""
-    refuse_unknown_query(request)
-    if len(request.body) and strict_json.loads(request.body[:MAX_BODY_BYTES]) != {}:
-        raise bad_request("this takes no body, or an empty JSON object")
 
 
 def _hexadecimal(request: ApiRequest, **lengths: int) -> dict[str, bytes]:

@@ -6,6 +6,8 @@ A pattern's ``{name}`` stands for one path segment without "/" and ":"; its perc
 
 from __future__ import annotations
 
+import dataclasses
+
 from pocketserve.api.messages import ApiRequest, ApiResponse, Route
 from pocketserve.service import Service
 
@@ -32,6 +34,7 @@ def _oip() -> list[Route]:
             Route("GET", base, "oip.model_metadata", "oip", "model_metadata"),
             Route("GET", f"{base}/ready", "oip.model_ready", "oip", "model_ready"),
             Route("GET", f"{base}/config", "oip.model_config", "oip", "model_config"),
+            Route("GET", f"{base}/interface", "oip.model_interface", "oip", "model_interface"),
             Route("GET", f"{base}/stats", "oip.statistics", "oip", "statistics"),
             Route("POST", f"{base}/infer", "oip.infer", "oip", "infer", body="infer", binary_tensors=True),
         ]
@@ -39,8 +42,8 @@ def _oip() -> list[Route]:
     return [
         *routes,
         Route("POST", "/v2/repository/index", "oip.repository_index", "repository", "index", body="index"),
-        Route("POST", f"{model}/load", "oip.repository_load", "repository", "load", body="load"),
-        Route("POST", f"{model}/unload", "oip.repository_unload", "repository", "unload", body="load"),
+        Route("POST", f"{model}/load", "oip.repository_load", "repository", "load", body="load", local=True),
+        Route("POST", f"{model}/unload", "oip.repository_unload", "repository", "unload", body="load", local=True),
     ]
 
 
@@ -68,7 +71,7 @@ def _triton() -> list[Route]:
 
 def _tfserving() -> list[Route]:
     routes = [
-        Route("GET", "/", "tfserving.alive", "tfserving", "alive", open=True),
+        Route("GET", "/", "tfserving.alive", "tfserving", "alive_or_page", open=True),
         Route("GET", "/v1/models", "oip.list_models", "tfserving", "model_list"),
     ]
     for base in ("/v1/models/{model}", "/v1/models/{model}/versions/{version}"):
@@ -84,6 +87,19 @@ def _tfserving() -> list[Route]:
     return routes
 
 
+def _of_one_process() -> list[Route]:
+    routes = [
+        Route("POST", "/pairing/open", "pairing.open_desk", "pairing", "pairing_code", body="nothing", owner=True),
+        Route("POST", "/pairing/close", "pairing.close_desk", "pairing", "pairing_closed", body="nothing", owner=True),
+        Route("GET", "/pairing", "pairing.state", "pairing", "pairing_state", owner=True),
+        Route("POST", "/pairing/begin", "pairing.begin", "pairing", "pairing_begun", body="pairing_begin", open=True),
+        Route("POST", "/pairing/finish", "pairing.finish", "pairing", "pairing_done", body="pairing_finish", open=True),
+        Route("POST", "/web/ticket", "web.ticket", "web", "web_ticket", body="nothing", owner=True),
+        Route("POST", "/web/session", "web.session", "web", "web_session", body="web_session", open=True),
+    ]
+    return [dataclasses.replace(route, local=True) for route in routes]
+
+
 def _own() -> list[Route]:
     # curl -T, TorchServe's example, sends PUT; the version in the path and the health check are TorchServe's, too.
     predictions = [
@@ -94,11 +110,7 @@ def _own() -> list[Route]:
     return [
         *predictions,
         Route("GET", "/ping", "predictions.ping", "predictions", "alive", open=True),
-        Route("POST", "/pairing/open", "pairing.open_desk", "pairing", "pairing_code", body="nothing", owner=True),
-        Route("POST", "/pairing/close", "pairing.close_desk", "pairing", "pairing_closed", body="nothing", owner=True),
-        Route("GET", "/pairing", "pairing.state", "pairing", "pairing_state", owner=True),
-        Route("POST", "/pairing/begin", "pairing.begin", "pairing", "pairing_begun", body="pairing_begin", open=True),
-        Route("POST", "/pairing/finish", "pairing.finish", "pairing", "pairing_done", body="pairing_finish", open=True),
+        *_of_one_process(),
         Route("GET", "/metrics", "metrics.metrics", "metrics", "metrics"),
         # Where TensorFlow Serving has them.
         Route("GET", "/monitoring/prometheus/metrics", "metrics.metrics", "metrics", "metrics", label="_monitoring"),

@@ -41,8 +41,10 @@ INSTEAD = "which this server does not offer; ask with :predict, or for labels wi
 
 
 def alive(service: Service, request: ApiRequest) -> ApiResponse:
-    """KServe's liveness probe."""
-    return json_response({"status": "alive"})
+    """KServe's liveness probe; over HTTP a browser gets the page."""
+    answer = json_response({"status": "alive"})
+    answer.headers["Vary"] = "Accept"  # what HTTP answers a browser is the page
+    return answer
 
 
 def model_status(service: Service, request: ApiRequest) -> ApiResponse:

@@ -17,15 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pocketserve.state.permissions import make_private_folder
+from pocketserve.system import is_loopback
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.files.plain_file import open_plain
 
 if TYPE_CHECKING:
     from pocketserve.auth.app_tokens import AppTokens
+    from pocketserve.auth.web_sessions import WebSessions
 
 TOKEN_BYTES = 32
+PAGE = "/page"  # who shows a session of the page; no name of an app
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+# A name of its own for each opening of the page: browsers resolve it to loopback without DNS.
+_FRESH_ORIGIN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.localhost")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,256}")
 
 
@@ -84,15 +89,25 @@ def _wait_for_content(path: Path) -> None:
 class Guard:
     """Decides whether a request may pass, from its headers alone. None as token lets everybody in."""
 
-    def __init__(self, token: str | None, extra_hosts: Iterable[str] = (), apps: AppTokens | None = None) -> None:
-        self._apps = apps
+    def __init__(
+        self,
+        token: str | None,
+        extra_hosts: Iterable[str] = (),
+        apps: AppTokens | None = None,
+        pages: WebSessions | None = None,
+    ) -> None:
+        self._apps, self._pages = apps, pages
         self._token = token.encode("ascii") if token is not None else None
         self._hosts = LOOPBACK_HOSTS | {host.lower() for host in extra_hosts}
+
+    def _is_own_name(self, name: str) -> bool:
+        return name in self._hosts or is_loopback(name) or _FRESH_ORIGIN.fullmatch(name) is not None
 
     def check_source(self, host: str | None, origin: str | None) -> None:
         """Refuse what a foreign web page sent, with HOST_REFUSED or ORIGIN_REFUSED."""
         match = _HOST.fullmatch(host or "")
-        if match is None or int(match[2] or 0) > 65535 or match[1].lower() not in self._hosts:
+        name = match[1].lower() if match is not None else ""
+        if match is None or int(match[2] or 0) > 65535 or not self._is_own_name(name):
             text = "the Host header must name this machine: 127.0.0.1, localhost or [::1]"
             raise ApiError(ErrorCode.HOST_REFUSED, text)
         own = match[0].lower()
@@ -102,7 +117,7 @@ class Guard:
     def check_token(self, authorization: str | None) -> str | None:
         """Require a token, as ``Bearer TOKEN`` or as the password of ``Basic``; UNAUTHORIZED does not tell the cause.
 
-        Return the name of the app whose token it is; None for the installation's own.
+        Return the name of the app whose token it is, ``PAGE`` for a session; None for the installation's own.
         """
         if self._token is None:
             return None
@@ -111,10 +126,12 @@ class Guard:
         if hmac.compare_digest(presented, self._token):
             return None
         app = self._apps.find(presented) if self._apps is not None else None
-        if app is None:
+        if app is not None:
+            return app.name
+        if self._pages is None or not self._pages.is_session(presented):
             text = "a valid token is required: send 'Authorization: Bearer TOKEN' (pocketserve token prints it)"
             raise ApiError(ErrorCode.UNAUTHORIZED, text)
-        return app.name
+        return PAGE
 
 
 def _presented(authorization: str) -> bytes:

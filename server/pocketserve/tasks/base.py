@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from pocketserve.repository.toml_table import Section
+from pocketserve.tasks.entries import TaskCall
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -102,6 +103,9 @@ class TaskDefinition(NamedTuple):
     create: Callable[[ModelFacts], Task]  # ``ModelLoadError`` where tensors or manifest do not fit
     sections: tuple[Section, ...] = ()  # tables of the manifest that the task reads; others may read them as well
     takes_pictures: bool = False  # the raw input is a picture
+    calls: tuple[
+        TaskCall, ...
+    ] = ()  # what generated classes offer; empty where only the model's author knows the answer
 
 
 def invalid_input(message: str) -> ApiError:

@@ -17,6 +17,7 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
+from pocketserve.tasks.form import Form
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.tensors import Tensors
 from pocketserve.tensors import Array, datatype_of
@@ -83,6 +84,10 @@ class Custom:
         except RecursionError:
             raise _fault("answer", "returned values that nest too deeply, or hold themselves") from None
         return plain
+
+    def form(self) -> Form:
+        """Return what the task takes; nothing tells which parameters the owner's functions read."""
+        return self._plain.form() if self._prepare is None else Form(("file",))
 
     def _checked(self, run: Any) -> dict[str, Array]:
         if not isinstance(run, dict):

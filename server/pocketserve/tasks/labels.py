@@ -13,9 +13,11 @@ from pocketserve.repository.manifest import MAX_LANGUAGES
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
+from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve_wire.files.plain_file import lies_in
 
 MAX_LABELS_BYTES = 8 * 2**20  # of all languages together; 21,000 class names have 600 kB
+MAX_SHIFT = 10_000  # classes that ``label_offset`` may put in front of the labels
 MAX_LABELS = 1 << 20  # lines of all languages together
 FILE_NAME = "labels.txt"
 _LINE_ENDS = (b"\n", b"\r", b"\v", b"\f", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
@@ -29,6 +31,11 @@ class Labels(NamedTuple):
 
     names: Sequence[str] = ()  # by index, in the language that the model's author put first
     translations: Mapping[str, Sequence[str]] = {}  # the same by language, such as ``de`` or ``en-US``
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return the request parameter that chooses a language; none where there is one language."""
+        return (parameter("language", examples=tuple(self.translations)),) if self.translations else ()
 
     def in_language(self, language: str | None) -> Sequence[str]:
         """Return the names in a language, its nearest relative, or else the first ones."""
@@ -108,6 +115,13 @@ def _check_lines(contents: Iterable[bytes]) -> None:
 def label_of(labels: Sequence[str], index: int) -> str:
     """Return a class's name, or its number where no name is known."""
     return (labels[index].strip() if 0 <= index < len(labels) else "") or str(index)
+
+
+def answer_labels(names: Sequence[str], offset: int = 0) -> list[str]:
+    """Return class names by the index of answers; empty where there are none."""
+    if not names or offset < -MAX_SHIFT:
+        return []
+    return [label_of(names, index + offset) for index in range(max(0, len(names) - offset))]
 
 
 def mismatch(labels: Labels, classes: int, offset: int = 0) -> str:

@@ -23,6 +23,8 @@ class Parameter(NamedTuple):
     low: float = -math.inf  # the range of a number
     high: float = math.inf
     choices: tuple[Any, ...] = ()  # all values that there are; empty where any text or number in the range will do
+    default: Any = None  # what a model's task takes where a request names none; None: nothing, or it depends
+    examples: tuple[Any, ...] = ()  # some of the values that make a difference
 
     def read(self, value: Any) -> Any:
         """Return a value from a query (text) or from JSON as the parameter's own type."""
@@ -45,6 +47,15 @@ class Parameter(NamedTuple):
             if math.isfinite(limit):
                 schema[name] = int(limit) if limit == int(limit) else limit
         return schema
+
+    def described_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema with what a form shows: description, default and examples."""
+        more: dict[str, Any] = {"description": self.text}
+        if self.examples:
+            more["examples"] = list(self.examples)
+        # A model's file may hold any number as its threshold, and JSON has no infinity.
+        has_default = self.default is not None and (self.kind == "string" or math.isfinite(self.default))
+        return self.schema() | more | ({"default": self.default} if has_default else {})
 
     def _expected(self) -> str:
         if self.choices:
@@ -86,6 +97,11 @@ PARAMETERS: tuple[Parameter, ...] = (
 
 _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 NAMES = tuple(_BY_NAME)
+
+
+def parameter(name: str, **more: Any) -> Parameter:
+    """Return a parameter as a model's task reads it: ``more`` names its default there, or fewer choices."""
+    return _BY_NAME[name]._replace(**more)
 
 
 def hints_and_options(query: Mapping[str, Any], content_type: str) -> tuple[Hints, AnswerOptions]:

@@ -11,6 +11,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import AnswerOptions, Arrays
 from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, named_tensor
+from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import (
     Calibration,
     ClassificationOptions,
@@ -52,6 +53,16 @@ class Ranking(NamedTuple):
     def problem(self) -> str:
         """The fault of the labels; empty if there is none."""
         return mismatch(self.labels, self.spec.shape[-1] if self.spec.shape else 1, self.options.label_offset)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return the request parameters that :meth:`best` reads."""
+        return (*self.score_parameters, *self.labels.parameters)
+
+    @property
+    def score_parameters(self) -> tuple[Parameter, ...]:
+        """Return those of :attr:`parameters` that choose entries by their score."""
+        return parameter("top_k", default=TOP_K), parameter("threshold", default=self.options.threshold)
 
     def rows(self, array: Array) -> Array:
         """Return scores, float64 [rows, classes]; one number for two labels is the probability of the second."""

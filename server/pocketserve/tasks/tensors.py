@@ -8,13 +8,14 @@ from typing import Any
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
+from pocketserve.tasks.form import Form
 from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, to_tensor
 from pocketserve_wire import strict_json
 from pocketserve_wire.tensor import to_json_values
 
-TASK_ADVICE = "for pictures or text set a task in a model.toml, beside the file in a folder of its own"
+TASK_ADVICE = "for pictures, sounds or text give it a task: `pocketserve init MODEL` writes its model.toml"
 
 
 def fits(facts: ModelFacts) -> bool:
@@ -77,6 +78,10 @@ class Tensors:
         return [
             {"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "data": to_json_values(t)} for t in tensors
         ]
+
+    def form(self) -> Form:
+        """Return what the task takes."""
+        return Form(("tensors",))
 
     def _by_name(self, values: Mapping[str, object]) -> dict[str, Array]:
         unknown = [f"unknown input {name!r}" for name in values if name not in self._specs]

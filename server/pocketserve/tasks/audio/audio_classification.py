@@ -9,7 +9,11 @@ import numpy as np
 from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM
 from pocketserve.tasks.audio.sounds import SoundInput, sound_properties
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
+from pocketserve.tasks.entries import RANKED, AnswerField, TaskCall
+from pocketserve.tasks.form import Form
+from pocketserve.tasks.labels import answer_labels
 from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.parameters import parameter
 from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
 
@@ -33,6 +37,9 @@ class AudioClassification:
         self._pool = self._input.options.pool
         self.labels = self._ranking.labels.names
         self.problem = self._ranking.problem
+
+    def structure(self) -> dict[str, Any]:
+        return {"labels": answer_labels(self.labels, self._ranking.options.label_offset)}
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Return a run a window; the context is (start, seconds) of each."""
@@ -63,9 +70,24 @@ class AudioClassification:
         weights = np.maximum([seconds for _, seconds in spans], 1e-9)
         return ranking.best(rows.max(axis=0) if pool == "max" else np.average(rows, axis=0, weights=weights), options)
 
+    def form(self) -> Form:
+        """Return what the task takes."""
+        pool = parameter("pool", default=self._pool)
+        return Form(("sound",), (*self._ranking.parameters, pool, *self._input.parameters))
+
     def describe(self) -> dict[str, str]:
         answer = f"labels with scores, {self._pool} over the windows; ?pool=none gives each window's"
         return {**self._input.describe(), "answer": answer}
 
 
-TASK = TaskDefinition(NAME, fits, AudioClassification, (AUDIO, SPECTROGRAM, CLASSIFICATION))
+CALL = TaskCall(
+    "classify",
+    "sound",
+    "Classification",
+    (
+        *RANKED,
+        AnswerField("start", "real", "seconds from the sound's start to the window's, where each window is answered"),
+        AnswerField("end", "real", "seconds from the sound's start to the window's end, where each is answered"),
+    ),
+)
+TASK = TaskDefinition(NAME, fits, AudioClassification, (AUDIO, SPECTROGRAM, CLASSIFICATION), calls=(CALL,))

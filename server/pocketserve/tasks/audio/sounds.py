@@ -17,6 +17,7 @@ from pocketserve.tasks.audio.spectrogram import features_of
 from pocketserve.tasks.base import Arrays, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts, named_tensor
+from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
 
@@ -150,6 +151,12 @@ class SoundInput:
             "content_type": "audio/wav",
             "example": "sound.wav",
         }
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return the request parameters that say what raw samples are."""
+        kinds = parameter("format", choices=("wav", *RAW_FORMATS), default="wav")
+        return kinds, parameter("rate", default=self._rate), parameter("channels", default=1)
 
     def _decode(self, body: memoryview, hints: Hints) -> wav.Sound:
         limit, mono = self.options.max_seconds, self._channels == 1

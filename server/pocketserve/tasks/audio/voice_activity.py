@@ -10,7 +10,10 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM
 from pocketserve.tasks.audio.sounds import SoundInput
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
+from pocketserve.tasks.entries import AnswerField, TaskCall
+from pocketserve.tasks.form import Form
 from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.parameters import parameter
 from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions, activate, real_values
 from pocketserve.tensors import Array
 
@@ -80,6 +83,12 @@ class VoiceActivity:
             for (start, end, score), before, after in zip(segments, pads, pads[1:], strict=False)
         ][: options.top_k]
 
+    def form(self) -> Form:
+        """Return what the task takes."""
+        threshold = parameter("threshold", default=self._options.threshold)
+        pool = parameter("pool", choices=("none",), text="none answers each window.")
+        return Form(("sound",), (parameter("top_k"), threshold, pool, *self._input.parameters))
+
     def describe(self) -> dict[str, str]:
         answer = "stretches of speech with start and end in seconds; ?pool=none gives each window's probability"
         return {**self._input.describe(), "answer": answer}
@@ -107,4 +116,14 @@ def speech_windows(scores: Array, threshold: float, silence: int) -> list[tuple[
     return runs
 
 
-TASK = TaskDefinition(NAME, None, VoiceActivity, (AUDIO, SPECTROGRAM, CLASSIFICATION))
+CALL = TaskCall(
+    "detect",
+    "sound",
+    "Stretch",
+    (
+        AnswerField("start", "real", "seconds from the sound's start to the first speech"),
+        AnswerField("end", "real", "seconds from the sound's start to the end of that speech"),
+        AnswerField("score", "real", "the mean probability of speech, from 0 to 1"),
+    ),
+)
+TASK = TaskDefinition(NAME, None, VoiceActivity, (AUDIO, SPECTROGRAM, CLASSIFICATION), calls=(CALL,))

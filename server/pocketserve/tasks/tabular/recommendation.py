@@ -12,8 +12,11 @@ from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.arrays import first_sign
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
-from pocketserve.tasks.labels import find_labels, label_of
+from pocketserve.tasks.entries import AnswerField, TaskCall
+from pocketserve.tasks.form import Form
+from pocketserve.tasks.labels import answer_labels, find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.parameters import parameter
 from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions, activate, real_values
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
@@ -64,6 +67,9 @@ class Recommendation:
         self.labels = self._labels.names
         self._by_title = {title.strip().casefold(): index for index, title in enumerate(self.labels) if title.strip()}
 
+    def structure(self) -> dict[str, Any]:
+        return {"labels": answer_labels(self.labels), "user": self._user is not None}
+
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         if first_sign(body) not in (b"[", b"{"):
             raise invalid_input('this model takes a JSON list of items, or {"items": [...]}')
@@ -100,6 +106,11 @@ class Recommendation:
             for item, score in islice(best, TOP_K if options.top_k is None else options.top_k)
         ]
 
+    def form(self) -> Form:
+        """Return what the task takes."""
+        parameters = (parameter("top_k", default=TOP_K), parameter("threshold"), *self._labels.parameters)
+        return Form(("items",), parameters)
+
     def describe(self) -> dict[str, str]:
         user = ', or {"items": [...], "user": 5}' if self._user is not None else ""
         return {
@@ -134,4 +145,10 @@ class Recommendation:
 
 
 ITEMS = Section("items", ItemsOptions)
-TASK = TaskDefinition(NAME, None, Recommendation, (ITEMS, CLASSIFICATION))
+CALL = TaskCall(
+    "recommend",
+    "items",
+    "Recommendation",
+    (AnswerField("label", "label", "the item"), AnswerField("score", "real", "how well it fits, by the model's scale")),
+)
+TASK = TaskDefinition(NAME, None, Recommendation, (ITEMS, CLASSIFICATION), calls=(CALL,))

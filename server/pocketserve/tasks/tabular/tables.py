@@ -15,6 +15,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Hints, Prepared, invalid_input
 from pocketserve.tasks.cancellation import enumerate_cancellable
+from pocketserve.tasks.form import Feature, Form
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tensors import Array, TensorSpec, datatype_of
 from pocketserve_wire import strict_json
@@ -22,6 +23,7 @@ from pocketserve_wire.limits import MAX_JSON_CONTAINERS
 
 MAX_ROWS = 100_000
 MAX_SHOWN = 50  # names of features in a description
+MAX_TYPED_COLUMNS = 10_000
 MAX_INSPECTED = 65_536  # bytes, for advice
 POINT = "; numbers have a decimal point, 5.1 and not 5,1"
 _COMMA = re.compile(r"[+-]?\d+,\d+")
@@ -42,6 +44,7 @@ class Rows:
     features: Sequence[str]  # names in the model's order, and their ``units``; empty where the manifest gives none
     units: Sequence[str] = ()
     columns: Sequence[TensorSpec] = ()  # inputs of a model with one for each feature, as of scikit-learn; else empty
+    ranges: tuple[Sequence[float], Sequence[float]] = ((), ())  # usual least and greatest values; empty if unknown
 
     def describe(self) -> str:
         """Return a sentence about formats and features."""
@@ -52,6 +55,25 @@ class Rows:
         names = [f"{name} ({unit})" if unit else name for name, unit in pairs]
         more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
         return f"{text}; the features are {', '.join(names[:MAX_SHOWN])}{more}"
+
+    def form_features(self) -> list[Feature]:
+        """Return the columns by their names; none where they have none."""
+        specs = self.columns or [self.spec] * len(self.features)
+        kinds = ["string" if spec.datatype == "BYTES" else "number" for spec in specs]
+        facts = zip_longest(self.features, self.units, kinds, *self.ranges)
+        return [Feature(name, unit or "", kind, low, high) for name, unit, kind, low, high in facts]
+
+    def columns_of_row(self) -> list[dict[str, str]]:
+        """Return ``{"name", "unit", "datatype"}`` of each feature; empty where nobody would write them by hand."""
+        width = len(self.features) or max(self.spec.shape[1], 0)
+        if width > MAX_TYPED_COLUMNS:
+            return []
+        datatypes = [column.datatype for column in self.columns] or [self.spec.datatype] * width
+        names, units = self.features or [""] * width, self.units or [""] * width
+        return [
+            {"name": name, "unit": unit, "datatype": datatype}
+            for name, unit, datatype in zip(names, units, datatypes, strict=True)
+        ]
 
     def read(self, body: memoryview) -> tuple[dict[str, Array], int]:
         """Return the input arrays by name, and the number of rows."""
@@ -177,9 +199,17 @@ class TableTask:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
+    def structure(self) -> dict[str, Any]:
+        """Return the columns of a row; their names are empty where the model has none."""
+        return {"features": self._rows.columns_of_row()}
+
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         inputs, count = self._rows.read(body)
         return Prepared([inputs], count)
+
+    def form(self) -> Form:
+        """Return what the task takes."""
+        return Form(("rows",), features=self._rows.form_features())
 
     def describe(self) -> dict[str, str]:
         return {
@@ -210,10 +240,14 @@ def rows_of(facts: ModelFacts, task: str) -> Rows:
         spec = TensorSpec("row", datatypes.pop() if len(datatypes) == 1 else "FP64", (-1, len(columns)))
     if names and spec.shape[1] not in (-1, len(names)):
         raise ModelLoadError(f"model.toml: features.names has {len(names)}, the model takes {spec.shape[1]}")
-    units = facts.manifest.feature_units
-    if units and len(units) != len(names):
-        raise ModelLoadError(f"model.toml: features.units has {len(units)}, features.names has {len(names)}")
-    return Rows(spec, names, units, columns)
+    manifest = facts.manifest
+    units, minimum, maximum = manifest.feature_units, manifest.feature_minimum, manifest.feature_maximum
+    for key, values in (("units", units), ("minimum", minimum), ("maximum", maximum)):
+        if values and len(values) != len(names):
+            raise ModelLoadError(f"model.toml: features.{key} has {len(values)}, features.names has {len(names)}")
+    if any(low > high for low, high in zip(minimum, maximum, strict=False)):
+        raise ModelLoadError("model.toml: features.minimum must not be above features.maximum")
+    return Rows(spec, names, units, columns, (minimum, maximum))
 
 
 def _advice(body: memoryview) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
+from pocketserve.tasks.entries import RANKED, AnswerField, TaskCall
+from pocketserve.tasks.form import Form
+from pocketserve.tasks.labels import answer_labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
@@ -25,6 +28,13 @@ class TabularClassification(TableTask):
         self.labels = self._ranking.labels.names
         self.problem = self._ranking.problem
 
+    def form(self) -> Form:
+        """Return what the task takes."""
+        return super().form()._replace(parameters=self._ranking.parameters)
+
+    def structure(self) -> dict[str, Any]:
+        return {**super().structure(), "labels": answer_labels(self.labels, self._ranking.options.label_offset)}
+
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score"}``, best first; of several rows each with ``row``, its number."""
         answer: Answer = []
@@ -34,4 +44,10 @@ class TabularClassification(TableTask):
         return answer
 
 
-TASK = TaskDefinition(NAME, None, TabularClassification, (CLASSIFICATION,))
+CALL = TaskCall(
+    "classify",
+    "rows",
+    "Classification",
+    (*RANKED, AnswerField("row", "integer", "the number of the row, from 0")),
+)
+TASK = TaskDefinition(NAME, None, TabularClassification, (CLASSIFICATION,), calls=(CALL,))

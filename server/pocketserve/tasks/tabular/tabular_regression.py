@@ -6,6 +6,7 @@ from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
+from pocketserve.tasks.entries import AnswerField, TaskCall
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.tabular.tables import Rows, TableTask, rows_of
 
@@ -32,10 +33,23 @@ class TabularRegression(TableTask):
         self._target = target
         self._unit = {"unit": unit} if unit else {}
 
+    def structure(self) -> dict[str, Any]:
+        return {**super().structure(), "target": {"name": self._target, "unit": self._unit.get("unit", "")}}
+
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"name", "value", "unit"}`` per row; ``top_k`` and ``threshold`` do not apply."""
         (output,) = runs[0].values()
         return [{"name": self._target, "value": float(value), **self._unit} for value in output.reshape(-1)]
 
 
-TASK = TaskDefinition(NAME, None, create)
+CALL = TaskCall(
+    "predict",
+    "rows",
+    "Value",
+    (
+        AnswerField("value", "real", "the predicted value"),
+        AnswerField("name", "text", "what it is"),
+        AnswerField("unit", "text", "its unit; empty where the model names none"),
+    ),
+)
+TASK = TaskDefinition(NAME, None, create, calls=(CALL,))

@@ -10,7 +10,10 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
 from pocketserve.tasks.cancellation import cancellable
+from pocketserve.tasks.entries import SCORE, AnswerField, TaskCall
+from pocketserve.tasks.form import Form
 from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.parameters import parameter
 from pocketserve.tasks.scores import softmax
 from pocketserve.tasks.text.encoders import full_name, token_encoder
 from pocketserve.tasks.text.options import TEXT, TextOptions
@@ -86,6 +89,10 @@ class QuestionAnswering:
             if score >= threshold
         ]
 
+    def form(self) -> Form:
+        """Return what the task takes."""
+        return Form(("question",), (parameter("top_k", default=TOP_K), parameter("threshold")))
+
     def describe(self) -> dict[str, str]:
         return {
             "input": 'JSON: {"question": "...", "context": "..."}',
@@ -120,4 +127,15 @@ def _output(facts: ModelFacts, part: str) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-TASK = TaskDefinition(NAME, fits, QuestionAnswering, (TEXT,))
+CALL = TaskCall(
+    "answer",
+    "question",
+    "Span",
+    (
+        AnswerField("answer", "text", "the words of the context that answer"),
+        AnswerField("start", "integer", "the first character, as code points of the context"),
+        AnswerField("end", "integer", "the character after the last one"),
+        SCORE,
+    ),
+)
+TASK = TaskDefinition(NAME, fits, QuestionAnswering, (TEXT,), calls=(CALL,))

@@ -6,6 +6,9 @@ from typing import Any
 
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
 from pocketserve.tasks.cancellation import cancellable
+from pocketserve.tasks.entries import RANKED, AnswerField, TaskCall
+from pocketserve.tasks.form import Form
+from pocketserve.tasks.labels import answer_labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
@@ -37,6 +40,9 @@ class TextClassification:
         self.labels = self._ranking.labels.names
         self.problem = self._ranking.problem
 
+    def structure(self) -> dict[str, Any]:
+        return {"labels": answer_labels(self.labels, self._ranking.options.label_offset)}
+
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         texts, many = read_texts(body, hints, self._options.max_chars)
         return Prepared([self._encoder.encode(text) for text in cancellable(texts)], many)
@@ -51,6 +57,10 @@ class TextClassification:
                 answer += ranking.best(row, options, **more)
         return answer
 
+    def form(self) -> Form:
+        """Return what the task takes."""
+        return Form(("text", "texts"), self._ranking.parameters)
+
     def describe(self) -> dict[str, str]:
         return {
             "input": "a text in UTF-8, or a JSON list of texts",
@@ -61,4 +71,10 @@ class TextClassification:
         }
 
 
-TASK = TaskDefinition(NAME, fits, TextClassification, (TEXT, CLASSIFICATION))
+CALL = TaskCall(
+    "classify",
+    "text",
+    "Classification",
+    (*RANKED, AnswerField("input", "integer", "the number of the text in a list, from 0")),
+)
+TASK = TaskDefinition(NAME, fits, TextClassification, (TEXT, CLASSIFICATION), calls=(CALL,))

@@ -10,7 +10,10 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.arrays import first_sign
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
 from pocketserve.tasks.cancellation import cancellable
+from pocketserve.tasks.entries import AnswerField, TaskCall
+from pocketserve.tasks.form import Form
 from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.parameters import parameter
 from pocketserve.tasks.scores import real_values
 from pocketserve.tasks.text.encoders import encoder_of
 from pocketserve.tasks.text.options import TEXT, TextOptions
@@ -58,6 +61,10 @@ class TextEmbedding:
         threshold = float("-inf") if options.threshold is None else options.threshold
         order = np.argsort([-score for score in scores], kind="stable")[: options.top_k]
         return [{"index": int(i), "score": scores[i]} for i in order if scores[i] >= threshold]
+
+    def form(self) -> Form:
+        """Return what the task takes; the parameters count for a query."""
+        return Form(("text", "texts", "query"), (parameter("top_k"), parameter("threshold")))
 
     def describe(self) -> dict[str, str]:
         return {
@@ -114,4 +121,24 @@ def _comparison(body: memoryview) -> dict[str, Any] | None:
     return content if content.keys() == {"query", "texts"} and isinstance(content["query"], str) else None
 
 
-TASK = TaskDefinition(NAME, None, TextEmbedding, (TEXT,))
+CALLS = (
+    TaskCall(
+        "embed",
+        "text",
+        "Embedding",
+        (
+            AnswerField("index", "integer", "the number of the text, from 0"),
+            AnswerField("embedding", "reals", "its vector"),
+        ),
+    ),
+    TaskCall(
+        "compare",
+        "comparison",
+        "Match",
+        (
+            AnswerField("index", "integer", "the number of the text, from 0"),
+            AnswerField("score", "real", "the cosine, from -1 to 1"),
+        ),
+    ),
+)
+TASK = TaskDefinition(NAME, None, TextEmbedding, (TEXT,), calls=CALLS)

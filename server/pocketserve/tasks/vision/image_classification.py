@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
+from pocketserve.tasks.entries import RANKED, TaskCall
 from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.parameters import Parameter
 from pocketserve.tasks.ranking import Ranking, ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
 from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
@@ -54,6 +56,7 @@ class ImageClassification(PictureTask):
     def __init__(self, picture: PictureInput, ranking: Ranking) -> None:
         super().__init__(picture, ranking.labels)
         self.problem = ranking.problem
+        self.label_offset = ranking.options.label_offset
         self._ranking = ranking
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
@@ -62,8 +65,12 @@ class ImageClassification(PictureTask):
         row = (scores[0] if scores.ndim > 1 else scores).reshape(-1)
         return self._ranking.best(self._ranking.rows(row).reshape(-1), options)
 
+    def _answer_parameters(self) -> tuple[Parameter, ...]:
+        return self._ranking.score_parameters
+
     def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         canvas.bars([(entry["label"], entry["score"]) for entry in answer])
 
 
-TASK = TaskDefinition(NAME, fits, create, (IMAGE, CLASSIFICATION), takes_pictures=True)
+CALL = TaskCall("classify", "picture", "Classification", RANKED)
+TASK = TaskDefinition(NAME, fits, create, (IMAGE, CLASSIFICATION), takes_pictures=True, calls=(CALL,))

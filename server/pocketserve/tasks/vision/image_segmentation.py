@@ -11,8 +11,10 @@ import numpy as np
 from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, ExtendedAnswer, Runs, TaskDefinition
+from pocketserve.tasks.entries import CLASS, AnswerField, TaskCall
 from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts, named_tensor
+from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.geometry import Area, Placement
 from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
@@ -70,6 +72,7 @@ class ImageSegmentation(PictureTask):
     def __init__(self, facts: ModelFacts) -> None:
         super().__init__(picture_input(facts, NAME), find_labels(facts))
         self._options = options = facts.manifest.section(SegmentationOptions)
+        self.label_offset = options.label_offset
         maps = [spec for spec in facts.outputs if spec.open or len(spec.shape) in (3, 4)]
         if options.output:
             maps = [named_tensor(facts.outputs, "segmentation.output", options.output)]
@@ -77,6 +80,10 @@ class ImageSegmentation(PictureTask):
             names = ", ".join(repr(spec.name) for spec in facts.outputs)
             raise ModelLoadError(f"model.toml: segmentation.output must name the map of classes, one of {names}")
         self._output = maps[0]
+
+    def structure(self) -> dict[str, Any]:
+        """Return the class names; of a single one, what it stands for depends on the map that comes out."""
+        return super().structure() if len(self.labels) > 1 else {}
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | ExtendedAnswer:
         """Return ``{"label", "index", "share", "pixels"}``, the largest first; with ``mask=png`` also the mask itself.
@@ -102,6 +109,10 @@ class ImageSegmentation(PictureTask):
         return ExtendedAnswer(
             entries, {"mask": base64.b64encode(_png(classes)).decode("ascii"), "mask_box": area._asdict()}
         )
+
+    def _answer_parameters(self) -> tuple[Parameter, ...]:
+        threshold = parameter("threshold", default=0.0, text="Least share of the picture that is answered.")
+        return parameter("top_k"), threshold, parameter("mask")
 
     def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         classes, area = self._mask(runs[0], context)
@@ -157,4 +168,14 @@ def _png(classes: Array) -> bytes:
     return file.getvalue()
 
 
-TASK = TaskDefinition(NAME, fits, ImageSegmentation, (IMAGE, SEGMENTATION), takes_pictures=True)
+CALL = TaskCall(
+    "segment",
+    "picture",
+    "Segment",
+    (
+        CLASS,
+        AnswerField("share", "real", "its share of the picture, from 0 to 1"),
+        AnswerField("pixels", "integer", "how many pixels of the mask it has"),
+    ),
+)
+TASK = TaskDefinition(NAME, fits, ImageSegmentation, (IMAGE, SEGMENTATION), takes_pictures=True, calls=(CALL,))

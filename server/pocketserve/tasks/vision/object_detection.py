@@ -11,8 +11,10 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import BoundingBoxProperties
 from pocketserve.tasks.arrays import is_npy, read_npy
 from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
+from pocketserve.tasks.entries import BOX, RANKED, TaskCall
 from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts
+from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import threshold_of
 from pocketserve.tasks.vision.boxes import generate_anchors, suppress
 from pocketserve.tasks.vision.detection_options import DETECTION, DetectionOptions
@@ -97,6 +99,7 @@ class ObjectDetection(PictureTask):
     def __init__(self, facts: ModelFacts) -> None:
         super().__init__(picture_input(facts, NAME), find_labels(facts))
         self._options = options = _options(facts)
+        self.label_offset = options.label_offset
         anchors = _anchors(facts, options, *self._picture.size)
         self._outputs = DetectionOutputs(options, facts.outputs, facts.metadata, anchors)
 
@@ -104,6 +107,11 @@ class ObjectDetection(PictureTask):
     def threshold(self) -> float:
         """Return the least score that is answered where the caller names none."""
         return THRESHOLD if self._options.threshold is None else self._options.threshold
+
+    @property
+    def _iou(self) -> float | None:
+        """The overlap above which the weaker of two boxes is dropped; None drops none."""
+        return IOU if self._options.iou is None and not self._outputs.suppressed else self._options.iou
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture."""
@@ -113,9 +121,7 @@ class ObjectDetection(PictureTask):
             candidates = self._outputs.candidates(runs[0], size, floor)
         except ValueError as error:
             raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [detection]: {error}") from None
-        iou = options.values.get("iou", defaults.iou)
-        if iou is None and not self._outputs.suppressed:
-            iou = IOU
+        iou = options.values.get("iou", self._iou)
         maximum = options.top_k or defaults.max
         best = np.arange(min(maximum, len(candidates.boxes)))
         if iou is not None:
@@ -133,8 +139,13 @@ class ObjectDetection(PictureTask):
             if box[2] > box[0] and box[3] > box[1]
         ]
 
+    def _answer_parameters(self) -> tuple[Parameter, ...]:
+        top_k = parameter("top_k", default=self._options.max)
+        return top_k, parameter("threshold", default=self.threshold), parameter("iou", default=self._iou)
+
     def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         canvas.boxes([(entry["box"], f"{entry['label']} {entry['score']:.0%}", entry["index"]) for entry in answer])
 
 
-TASK = TaskDefinition(NAME, fits, ObjectDetection, (IMAGE, DETECTION), takes_pictures=True)
+CALL = TaskCall("detect", "picture", "Detection", (*RANKED, BOX))
+TASK = TaskDefinition(NAME, fits, ObjectDetection, (IMAGE, DETECTION), takes_pictures=True, calls=(CALL,))

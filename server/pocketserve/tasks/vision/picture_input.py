@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Answer, Hints, Prepared, Runs, invalid_input
-from pocketserve.tasks.labels import Labels
+from pocketserve.tasks.form import Form
+from pocketserve.tasks.labels import Labels, answer_labels
 from pocketserve.tasks.model_facts import ModelFacts
-from pocketserve.tasks.vision.frames import is_frame
+from pocketserve.tasks.parameters import Parameter, parameter
+from pocketserve.tasks.vision.frames import FORMATS, is_frame
 from pocketserve.tasks.vision.geometry import Placement, place
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve.tasks.vision.preprocessing import ImageOptions, complete, image_options
@@ -24,6 +27,12 @@ if TYPE_CHECKING:
 
 CHANNELS = (1, 3)
 NO_OPTIONS = ImageOptions()
+PICTURE_PARAMETERS = (
+    *(parameter("annotate"), parameter("region"), parameter("format", choices=FORMATS)),
+    *(parameter("width"), parameter("height"), parameter("rotation", default=0)),
+    *(parameter("row_stride"), parameter("uv_row_stride"), parameter("pixel_stride")),
+)
+"""Those of every task on pictures."""
 
 
 class PictureInput:
@@ -121,7 +130,9 @@ def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS
         if numbers is None or len(numbers) in (1, channels):
             continue
         if key == "fill" or getattr(manifest, key) is not None:
-            raise ModelLoadError(f"image.{key} has {len(numbers)} numbers, the picture has {channels} channels")
+            raise ModelLoadError(
+                f"image.{key} has {len(numbers)} numbers, the picture has {plural(channels, 'channel')}"
+            )
         options = options._replace(**{key: numbers[:1]})  # a file's numbers for three channels, and a model of one
     if options.color is not None and (1 if options.color == "grayscale" else 3) != channels:
         raise ModelLoadError(f"model.toml: image.color is {options.color}, but the input has {channels} channels")
@@ -181,11 +192,16 @@ class PictureTask(ABC):
 
     name: str
     answer_text: ClassVar[str]
+    label_offset = 0  # added to a class's number to find its label
 
     def __init__(self, picture: PictureInput, labels: Labels) -> None:
         self.labels = labels.names
         self._labels = labels
         self._picture = picture
+
+    def structure(self) -> dict[str, Any]:
+        """Return the class names by the index of answers."""
+        return {"labels": answer_labels(self.labels, self.label_offset)}
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Return one run; the context is the picture's placement in the input."""
@@ -200,6 +216,14 @@ class PictureTask(ABC):
         canvas = Canvas(body, hints, self._picture.max_pixels)
         self._draw(canvas, runs, answer, context)
         return canvas.png()
+
+    def form(self) -> Form:
+        """Return what the task takes: pictures, camera frames, or the tensor's own numbers."""
+        return Form(("picture", "tensors"), (*self._answer_parameters(), *self._labels.parameters, *PICTURE_PARAMETERS))
+
+    @abstractmethod
+    def _answer_parameters(self) -> tuple[Parameter, ...]:
+        """Return the request parameters that ``answer`` reads, but for the labels' language."""
 
     @abstractmethod
     def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:

@@ -152,7 +152,7 @@ def _open(body: memoryview, max_pixels: int) -> Image:
     except PIL.UnidentifiedImageError:
         if is_heif:
             raise invalid_input("the HEIC picture is damaged or of a kind that pillow-heif cannot read") from None
-        raise invalid_input(f"the body is not a picture this server can read ({', '.join(FORMATS)})") from None
+        raise invalid_input(f"this is not a picture that the server can read ({', '.join(FORMATS)})") from None
     image.decodermaxblock = BLOCK_BYTES
     if image.format in SCALABLE:  # a JPEG may walk over its pixels again and again: a scan takes 14 bytes of a file
         pixels_count = max(1, image.width * image.height)

@@ -11,8 +11,11 @@ import numpy as np
 from pocketserve.repository.toml_table import Section, TomlTable
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, Runs, TaskDefinition
+from pocketserve.tasks.entries import BOX, SCORE, AnswerField, TaskCall
+from pocketserve.tasks.form import Form
 from pocketserve.tasks.labels import Labels, find_labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts, named_tensor
+from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import real_values, sigmoid
 from pocketserve.tasks.vision.geometry import Placement, box_entry
 from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
@@ -122,27 +125,50 @@ class PoseEstimation(PictureTask):
         self._format = name
         self._outputs = _posenet_outputs(options, facts.outputs) if name == "posenet" else facts.outputs[:1]
 
+    def structure(self) -> dict[str, Any]:
+        """Return the names of the points; a model without names of its own may have the 17 of COCO."""
+        points = len(COCO) if self._format != "posenet" else self._outputs[0].shape[-1]
+        return {"labels": list(self.labels) or (list(COCO) if points == len(COCO) else [])}
+
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return a person per entry, best first: ``{"label", "score", "box", "keypoints"}``, in pixels of the picture.
 
         ``threshold`` is the least score of a person; all points are answered, each with its score.
         """
-        floor = next((v for v in (options.threshold, self._options.threshold) if v is not None), PERSON_THRESHOLD)
+        floor = self._threshold if options.threshold is None else options.threshold
         people = [person for person in self._people(runs[0]) if person.score >= floor]
         people.sort(key=lambda person: -person.score)
         return [self._entry(person, context, options.language) for person in people[: options.top_k]]
+
+    def form(self) -> Form:
+        """Return what the task takes, with names of the points, and the pairs that a drawing joins."""
+        count = self._outputs[0].shape[3] if self._format == "posenet" else len(COCO)
+        names = self._names(count, None)
+        return super().form()._replace(keypoints=names, skeleton=self._skeleton(count))
+
+    def _answer_parameters(self) -> tuple[Parameter, ...]:
+        return parameter("top_k"), parameter("threshold", default=self._threshold)
+
+    @property
+    def _threshold(self) -> float:
+        return PERSON_THRESHOLD if self._options.threshold is None else self._options.threshold
+
+    def _names(self, count: int, language: str | None) -> Sequence[str]:
+        return self._labels.in_language(language) or (COCO if count == len(COCO) else ())
+
+    def _skeleton(self, count: int) -> Sequence[tuple[int, int]]:
+        return self._options.skeleton or (COCO_SKELETON if count == len(COCO) else ())
 
     def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Any) -> None:
         least = POINT_THRESHOLD if self._options.threshold is None else self._options.threshold
         for number, entry in enumerate(answer):
             points = entry["keypoints"]
-            skeleton = self._options.skeleton or (COCO_SKELETON if len(points) == len(COCO) else ())
             visible = [(point["x"], point["y"]) if point["score"] >= least else None for point in points]
-            canvas.skeleton(visible, skeleton, number)
+            canvas.skeleton(visible, self._skeleton(len(points)), number)
 
     def _entry(self, person: Person, placement: Placement, language: str | None) -> dict[str, Any]:
         points = placement.to_picture(person.points * np.array(self._picture.size))
-        names = self._labels.in_language(language) or (COCO if len(points) == len(COCO) else ())
+        names = self._names(len(points), language)
         likely = points[person.scores >= min(PERSON_THRESHOLD, float(person.scores.max()))]
         corners = np.clip(np.concatenate([likely.min(axis=0), likely.max(axis=0)]), 0, [*placement.picture] * 2)
         keypoints = [
@@ -193,4 +219,16 @@ def _posenet(heat: Array, offsets: Array, size: tuple[int, int]) -> Person:
     return Person(points, scores, float(scores.mean()))
 
 
-TASK = TaskDefinition(NAME, fits, PoseEstimation, (IMAGE, POSE), takes_pictures=True)
+POINT = (
+    AnswerField("label", "label", "which point of the body it is"),
+    AnswerField("x", "real", "pixels from the left of the upright picture"),
+    AnswerField("y", "real", "pixels from its top"),
+    SCORE,
+)
+CALL = TaskCall(
+    "estimate",
+    "picture",
+    "Body",
+    (SCORE, BOX, AnswerField("keypoints", "list", "its points, all of them, each with its score", POINT, "Keypoint")),
+)
+TASK = TaskDefinition(NAME, fits, PoseEstimation, (IMAGE, POSE), takes_pictures=True, calls=(CALL,))

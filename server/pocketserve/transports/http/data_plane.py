@@ -5,17 +5,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from pocketserve.api import dispatch
 from pocketserve.auth.guard import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.body import MAX_JOINED
-from pocketserve.transports.http.wsgi import Environ, respond
+from pocketserve.transports.http.page import create_page
+from pocketserve.transports.http.wsgi import Environ, StartResponse, WsgiApp, respond
 from pocketserve_wire import ApiError
-
-StartResponse = Callable[..., Any]
-WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 DATA_PLANE = frozenset({"infer", "prediction", "health"})  # what ``Route.answer`` says where Flask is passed by
 
@@ -40,7 +37,7 @@ def create_server_app(service: Service, guard: Guard) -> WsgiApp:
 
         return create_app(service, guard)
 
-    return create_data_plane(service, guard, create_on_demand(create))
+    return create_data_plane(service, guard, create_page(service, guard, create_on_demand(create)))
 
 
 def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
@@ -54,7 +51,8 @@ def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> Wsgi
             match = dispatch.match(environ["REQUEST_METHOD"], path)
         except ApiError:
             return fallback(environ, start_response)
-        if match.route.answer not in DATA_PLANE or match.head:
+        # The script of a service worker is asked for at any path: the page's callable refuses it.
+        if match.route.answer not in DATA_PLANE or match.head or "HTTP_SERVICE_WORKER" in environ:
             return fallback(environ, start_response)
         status, headers, chunks = respond(service, guard, environ, match)
         size = sum(map(len, chunks))

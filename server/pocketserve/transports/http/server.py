@@ -18,8 +18,8 @@ from pocketserve.auth.guard import Guard
 from pocketserve.config import Config
 from pocketserve.engine.statistics import Traffic
 from pocketserve.transports.http.connections import DEFAULT_TIMEOUTS, Channel, HttpTimeouts
-from pocketserve.transports.http.data_plane import WsgiApp
 from pocketserve.transports.http.task import GrowingDispatcher
+from pocketserve.transports.http.wsgi import WsgiApp
 from pocketserve.transports.listener import affordable, listen
 from pocketserve_wire import limits
 

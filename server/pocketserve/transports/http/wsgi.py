@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,8 @@ LINE_END = b"\n"
 """Stands behind JSON, so that a shell's prompt does not stand behind curl's answer."""
 
 Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
 def respond(
@@ -53,18 +55,41 @@ def respond(
         headers, chunks = _encode_response(answer, {})
     service.traffic.count("http", admitted, answer.status)
     if log_request is not None:
-        log_request(
+        model = "" if isinstance(match, ApiError) else match.path.get("model", "")
+        size = 0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, chunks))
+        log_answer(service, environ, answer.status, started, size, model, trusted=trusted)
+    return status_line(answer.status), headers, chunks
+
+
+def log_answer(
+    service: Service,
+    environ: Environ,
+    status: int,
+    started: float,
+    size: int,
+    model: str = "",
+    *,
+    trusted: bool = False,
+) -> None:
+    """Write a request's line, where they are written.
+
+    Args:
+        started: the monotonic clock's time of the request's arrival.
+        size: bytes of the answer's body.
+        trusted: it came with the token.
+    """
+    if service.traffic.log_request is not None:
+        service.traffic.log_request(
             "http",
             environ["REQUEST_METHOD"],
             environ["PATH_INFO"],
-            "" if isinstance(match, ApiError) else match.path.get("model", ""),
-            answer.status,
+            model,
+            status,
             started=started,
             bytes_in=len(environ["wsgi.input"].getbuffer()),
-            bytes_out=0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, chunks)),
+            bytes_out=size,
             trusted=trusted,
         )
-    return status_line(answer.status), headers, chunks
 
 
 def _check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:

@@ -1,0 +1,110 @@
+"""``pocketserve open``: shows the running server's page in this device's browser, without the token in its address."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from pocketserve.cli import CommandError
+from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
+from pocketserve.cli.output import print_text
+from pocketserve.cli.running.browser import open_browser
+from pocketserve.cli.running.stop import find_server
+
+if TYPE_CHECKING:
+    from pocketserve.config import Config
+    from pocketserve.server import Endpoints
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+FRESH_BYTES: Final = 16  # of a name that nobody has opened before
+_TICKET: Final = re.compile(r"[A-Za-z0-9_-]{32,256}")
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command's options."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "open",
+        help="show the server's page in the browser",
+        description="Opens the page of the running server in this device's browser. Its address has a ticket that is "
+        "good once and for a minute, and never the token.",
+    )
+    add_connection_options(parser)
+    parser.add_argument("--print", action="store_true", dest="print_address", help="print the address instead")
+    parser.add_argument(
+        "--fresh-origin",
+        action="store_true",
+        help="open it under a name of its own, for which no other app can have left anything in the browser; the "
+        "browser asks for the camera each time",
+    )
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Get a ticket, and open the page with it."""
+    options.url = options.url or os.environ.get("POCKETSERVE_URL") or _own_address()
+    with open_client(options) as client, reading_answers():
+        address = page_address(client.page_ticket(), options.url, fresh=options.fresh_origin)
+    if options.print_address:
+        print(address)
+    elif open_browser(address):
+        print_text("The page is open in your browser.")
+    else:
+        print_text("No browser was found here. Open this address in one within a minute; it is good once:")
+        print(address)  # whole, to be copied
+    return 0
+
+
+def page_address(answer: Mapping[str, Any], url: str | None, *, fresh: bool = False) -> str:
+    """Return the address of a page with its ticket.
+
+    Args:
+        answer: the server's, with ``ticket`` and ``url``.
+        url: where the server was asked. Over HTTP that is where its page is, too: a port may be forwarded.
+        fresh: under a name of its own.
+
+    Raises:
+        ValueError: the answer has no ticket, or names no page of this device.
+        CommandError: only a server of this device can have a name of its own.
+    """
+    is_http = url is not None and urlsplit(url).scheme in ("http", "https")
+    ticket, page = str(answer["ticket"]), urlsplit(url if url and is_http else str(answer["url"]))
+    host = page.hostname or ""
+    is_local = host in LOOPBACK
+    if not _TICKET.fullmatch(ticket) or page.scheme not in ("http", "https") or not (is_local or url):
+        raise ValueError("no ticket, or no page of this device")
+    if fresh and not is_local:
+        raise CommandError("--fresh-origin is for a server on this device; leave it out for one in the network")
+    if fresh:
+        import secrets
+
+        host = f"{secrets.token_hex(FRESH_BYTES)}.localhost"
+    port = "" if page.port is None else f":{page.port}"
+    return f"{page.scheme}://{f'[{host}]' if ':' in host else host}{port}/#ticket={ticket}"
+
+
+def open_own_page(config: Config, endpoints: Endpoints) -> None:
+    """Run the command for the server of this process, in a process of its own: the client stays out of this one."""
+    address = endpoints.socket or endpoints.http
+    scheme = "socket" if endpoints.socket is not None else "http"
+    command = [sys.executable, "-m", "pocketserve", "open", "--url", f"{scheme}://{address.on_this_device()}"]
+    command += ["--token-file", str(config.token_file)] if config.auth else []
+    threading.Thread(target=subprocess.run, args=(command,), name="pocketserve-open", daemon=True).start()
+
+
+def _own_address() -> str | None:
+    """Return where the one running server of this user proves itself; None leaves it to the client."""
+    server = find_server(None)
+    if server is None or not server.http:
+        return None
+    http = urlsplit(f"//{server.http}")
+    if len(server.ports) < 2:
+        return f"http://{server.http}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(http.hostname or "", http.hostname or "127.0.0.1")
+    return f"socket://{f'[{host}]' if ':' in host else host}:{server.ports[1]}"

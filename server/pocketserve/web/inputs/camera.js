@@ -1,0 +1,171 @@
+// The live camera: always the newest frame, one request under way.
+import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { milliseconds, number } from "../format.js";
+import { element, update } from "../page.js";
+import { Stage } from "../answers/stage.js";
+import { t } from "../words.js";
+
+const SIDE = 320; // pixels of the longer side that is sent; a model of larger pictures gets its own size
+const LARGEST_SIDE = 640;
+const QUALITY = 0.8;
+const RETRY_MS = 1000;
+const GOES_ON = new Set(["SUPERSEDED", "QUEUE_FULL", "UNREACHABLE", "FROZEN", "LOW_POWER", "SHUTTING_DOWN",
+  "MODEL_NOT_READY", "DEADLINE_EXCEEDED"]);
+
+export const camera = { name: "camera", create: (bench) => new CameraInput(bench) };
+
+class CameraInput {
+  constructor(bench) {
+    this.bench = bench;
+    this.video = element("video", { className: "shown", muted: true, playsInline: true, attributes: { "aria-label": t("camera.alt") } });
+    this.stage = new Stage(this.video);
+    this.stream = null;
+    this.fault = "";
+    this.facing = "environment";
+    this.name = `page-${Math.random().toString(36).slice(2)}`; // of this tab: two tabs do not supersede each other
+    this.tempo = new Tempo();
+  }
+
+  stop() {
+    this.stream?.getTracks().forEach((track) => track.stop());
+    this.stream = null;
+    this.wake?.();
+  }
+
+  async start() {
+    this.fault = faultBefore();
+    if (!this.fault) await this.open();
+    update();
+  }
+
+  async open() {
+    this.stop();
+    const wish = { facingMode: this.facing, width: { ideal: 640 }, height: { ideal: 480 } };
+    try {
+      this.stream = await navigator.mediaDevices.getUserMedia({ video: wish, audio: false });
+    } catch (error) {
+      this.fault = mediaFault(error);
+      return;
+    }
+    this.stream.getVideoTracks()[0].onended = () => this.lose();
+    this.video.srcObject = this.stream;
+    await this.video.play();
+    this.tempo = new Tempo();
+    this.noteFrames(this.stream);
+    this.loop(this.stream);
+  }
+
+  lose() {
+    this.stop();
+    this.fault = "NotFoundError";
+    update();
+  }
+
+  turn() {
+    this.facing = this.facing === "environment" ? "user" : "environment";
+    this.open().then(update);
+  }
+
+  noteFrames(stream) {
+    this.frame = 0;
+    const note = () => {
+      if (this.stream !== stream) return;
+      this.frame += 1;
+      this.wake?.();
+      this.video.requestVideoFrameCallback(note);
+    };
+    this.video.requestVideoFrameCallback(note);
+  }
+
+  async loop(stream) {
+    let sent = 0;
+    while (this.stream === stream) {
+      if (document.hidden || this.frame === sent) await this.newer();
+      if (this.stream !== stream || document.hidden || this.frame === sent) continue;
+      sent = this.frame;
+      await this.send();
+    }
+  }
+
+  /** Wait for a newer frame, or for the end. A hidden page has none: it waits without work. */
+  newer() {
+    return new Promise((resolve) => { this.wake = resolve; });
+  }
+
+  async send() {
+    const began = performance.now();
+    const { body, width, height } = await this.grab();
+    const draw = (answer) => this.stream && this.stage.draw(answer, this.bench.metadata.card, width, height);
+    const failure = await this.bench.submit(
+      { body, query: { stream: this.name }, name: "photo.jpg", live: true, draw },
+    );
+    if (!failure) this.tempo.note(performance.now() - began);
+    else if (GOES_ON.has(failure.code)) await pause(failure);
+    else this.stop();
+    update();
+  }
+
+  async grab() {
+    const { videoWidth, videoHeight } = this.video;
+    const scale = Math.min(1, sideFor(this.bench.metadata) / Math.max(videoWidth, videoHeight));
+    const [width, height] = [videoWidth, videoHeight].map((side) => Math.max(1, Math.round(side * scale)));
+    if (this.canvas?.width !== width || this.canvas.height !== height) this.canvas = new OffscreenCanvas(width, height);
+    this.canvas.getContext("2d").drawImage(this.video, 0, 0, width, height);
+    return { body: await this.canvas.convertToBlob({ type: "image/jpeg", quality: QUALITY }), width, height };
+  }
+
+  view() {
+    if (this.fault) return html`<div class="problem" role="alert" data-code=${this.fault}><strong>${t(`media.${this.fault}.title`)}</strong>
+      <p>${t(`media.${this.fault}.help`)}</p></div>${this.startButton()}`;
+    if (!this.stream) return html`<p class="help">${t("camera.help")}</p>${this.startButton()}`;
+    return html`${this.stage.node}
+      <p class="tempo" aria-hidden="true">${this.tempo.text()}</p>
+      <div class="actions"><button @click=${() => { this.stop(); update(); }}>${t("camera.stop")}</button>
+      <button @click=${() => this.turn()}>${t("camera.turn")}</button></div>`;
+  }
+
+  startButton() {
+    return html`<button class="primary" @click=${() => this.start()}>${t("camera.start")}</button>${nothing}`;
+  }
+}
+
+function sideFor(metadata) {
+  const sizes = metadata.inputs.flatMap((input) => input.shape);
+  return Math.min(LARGEST_SIDE, Math.max(SIDE, ...sizes));
+}
+
+/** Why there can be no camera or microphone here, before it is asked for; "" where there can. */
+export function faultBefore() {
+  if (!isSecureContext) return "insecure";
+  return navigator.mediaDevices ? "" : "NotFoundError";
+}
+
+/** The name of what went wrong, one of those that have words. */
+export function mediaFault(error) {
+  const known = { NotAllowedError: "NotAllowedError", SecurityError: "NotAllowedError", NotReadableError: "NotReadableError" };
+  return known[error.name] ?? "NotFoundError";
+}
+
+const pause = (failure) => new Promise((resolve) => {
+  setTimeout(resolve, failure.code === "SUPERSEDED" ? 0 : 1000 * failure.retryAfterS || RETRY_MS);
+});
+
+/** Answers a second, and milliseconds from frame to answer, over the last answers. */
+class Tempo {
+  constructor() {
+    this.answers = [];
+  }
+
+  note(ms) {
+    this.answers.push({ at: performance.now(), ms });
+    this.answers.splice(0, this.answers.length - 30);
+  }
+
+  text() {
+    const [first, last] = [this.answers[0], this.answers.at(-1)];
+    if (!first || first === last) return t("camera.waiting");
+    const rate = (1000 * (this.answers.length - 1)) / (last.at - first.at);
+    const middle = this.answers.map(({ ms }) => ms).sort((a, b) => a - b)[this.answers.length >> 1];
+    return `${number(rate, 0)} ${t("camera.rate")} · ${milliseconds(middle)}`;
+  }
+}

@@ -1,0 +1,129 @@
+// Sound: from the microphone or from a file. WAV goes as it is; what else the browser reads goes as its samples.
+import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { number } from "../format.js";
+import { element, update } from "../page.js";
+import { faultBefore, mediaFault } from "./camera.js";
+import { fileField } from "./files.js";
+import { t } from "../words.js";
+
+const RATE = 16_000; // samples a second that are sent; the server brings them to the model's rate
+const LONGEST_MS = 10_000;
+const PLAIN = { echoCancellation: false, noiseSuppression: false, autoGainControl: false };
+
+/** Encoded sound -> a sample of 32-bit floats, one channel. */
+async function decode(blob) {
+  const decoded = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(await blob.arrayBuffer());
+  const query = { format: "float32", rate: RATE };
+  return { body: new Blob([mixed(decoded)]), query, name: "samples.f32" };
+}
+
+function mixed(decoded) {
+  const channels = Array.from({ length: decoded.numberOfChannels }, (_, index) => decoded.getChannelData(index));
+  if (channels.length === 1) return channels[0];
+  return channels[0].map((_, at) => channels.reduce((sum, channel) => sum + channel[at], 0) / channels.length);
+}
+
+class SoundInput {
+  constructor(bench) {
+    this.bench = bench;
+    this.fault = "";
+    this.player = element("audio", { controls: true, attributes: { "aria-label": t("sound.player") } });
+  }
+
+  stop() {
+    URL.revokeObjectURL(this.player.src);
+  }
+
+  async take(blob, sample) {
+    this.stop();
+    this.player.src = URL.createObjectURL(blob);
+    this.fault = "";
+    try {
+      await this.bench.submit(await sample());
+    } catch {
+      this.fault = "unreadable";
+    }
+    update();
+  }
+
+  heard() {
+    return this.player.src ? this.player : nothing;
+  }
+
+  problem() {
+    if (!this.fault) return nothing;
+    return html`<div class="problem" role="alert" data-code=${this.fault}><strong>${t(`media.${this.fault}.title`)}</strong>
+      <p>${t(`media.${this.fault}.help`)}</p></div>`;
+  }
+}
+
+export const soundFile = { name: "soundFile", create: (bench) => new SoundFileInput(bench) };
+
+class SoundFileInput extends SoundInput {
+  async choose(chosen) {
+    const head = await chosen.slice(0, 4).text();
+    const plain = { body: chosen, query: {}, name: chosen.name || "sound.wav" };
+    await this.take(chosen, () => (head === "RIFF" ? plain : decode(chosen)));
+  }
+
+  view() {
+    return html`${fileField("audio/*", t("sound.choose"), (chosen) => this.choose(chosen))}
+      ${this.problem()} ${this.heard()}`;
+  }
+}
+
+export const microphone = { name: "microphone", create: (bench) => new MicrophoneInput(bench) };
+
+class MicrophoneInput extends SoundInput {
+  stop() {
+    super.stop();
+    this.end();
+  }
+
+  end() {
+    clearInterval(this.timer);
+    if (this.recorder?.state === "recording") this.recorder.stop();
+    this.stream?.getTracks().forEach((track) => track.stop());
+    this.stream = null;
+  }
+
+  async record() {
+    this.fault = faultBefore();
+    if (!this.fault) await this.open();
+    update();
+  }
+
+  async open() {
+    try {
+      this.stream = await navigator.mediaDevices.getUserMedia({ audio: PLAIN });
+    } catch (error) {
+      this.fault = mediaFault(error);
+      return;
+    }
+    const parts = [];
+    this.recorder = new MediaRecorder(this.stream);
+    this.recorder.ondataavailable = (event) => parts.push(event.data);
+    this.recorder.onstop = () => this.finish(new Blob(parts, { type: this.recorder.mimeType }));
+    this.recorder.start();
+    this.began = performance.now();
+    this.timer = setInterval(() => this.tick(), 250);
+  }
+
+  tick() {
+    if (performance.now() - this.began > LONGEST_MS) this.end();
+    update();
+  }
+
+  finish(blob) {
+    if (this.bench.input === this && blob.size) this.take(blob, () => decode(blob));
+  }
+
+  view() {
+    const busy = this.stream !== null && this.stream !== undefined;
+    return html`<p class="help">${t("sound.help", { seconds: number(LONGEST_MS / 1000, 0) })}</p>
+      ${this.problem()}
+      <button class="primary" aria-pressed=${busy} @click=${() => (busy ? this.end() : this.record())}>
+        ${t(busy ? "sound.stop" : "sound.record")}</button>
+      <p class="tempo" aria-hidden="true">${busy ? `${number((performance.now() - this.began) / 1000, 0)} s` : ""}</p> ${this.heard()}`;
+  }
+}

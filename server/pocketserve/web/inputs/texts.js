@@ -1,0 +1,47 @@
+// Forms of texts: a text, several, a question with its context, a query with texts, items.
+import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { t } from "../words.js";
+
+const lines = (value) => value.split("\n").map((line) => line.trim()).filter(Boolean);
+const json = (value) => ({ body: JSON.stringify(value), json: value, query: {}, name: "input.json" });
+
+/** An item by its number or by its title. */
+const item = (entry) => (/^\d+$/.test(entry) ? Number(entry) : entry);
+
+class TextForm {
+  /** `fields`: [name, rows]; `make(values)` -> sample. */
+  constructor(bench, fields, make) {
+    Object.assign(this, { bench, fields, make });
+  }
+
+  stop() {}
+
+  submit(event) {
+    event.preventDefault();
+    const values = Object.fromEntries(new FormData(event.target));
+    this.bench.submit(this.make(values));
+  }
+
+  view() {
+    return html`<form @submit=${(event) => this.submit(event)}>
+      ${this.fields.map(([name, rows]) => field(name, rows))}
+      <button class="primary">${t("ask")}</button></form>`;
+  }
+}
+
+function field(name, rows) {
+  const help = t(`text.${name}.help`);
+  return html`<label>${t(`text.${name}`)}
+    <textarea name=${name} rows=${rows} required dir="auto"></textarea></label>
+    ${help ? html`<p class="help">${help}</p>` : nothing}`;
+}
+
+const kind = (name, fields, make) => ({ name, create: (bench) => new TextForm(bench, fields, make) });
+
+export const text = kind("text", [["text", 4]], ({ text: value }) => (
+  { body: new Blob([value], { type: "text/plain;charset=utf-8" }), query: {}, name: "text.txt", text: value }));
+export const texts = kind("texts", [["texts", 5]], (values) => json(lines(values.texts)));
+export const query = kind("query", [["query", 2], ["texts", 5]], (values) => json({ query: values.query, texts: lines(values.texts) }));
+export const question = kind("question", [["question", 2], ["context", 6]], (values) => (
+  json({ question: values.question, context: values.context })));
+export const items = kind("items", [["items", 4]], (values) => json(lines(values.items).map(item)));

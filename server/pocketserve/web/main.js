@@ -1,0 +1,117 @@
+// The page: who is let in, which part is seen, and what is said when the server is away.
+import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { activityView } from "./parts/activity.js";
+import { compareView, leaveCompare, retryCompare } from "./parts/compare.js";
+import { loginView } from "./parts/login.js";
+import { modelsView, refreshModels } from "./parts/models.js";
+import { show, statusElement, update } from "./page.js";
+import { enter, session, takeTicket } from "./server.js";
+import { leaveTry, retryTry, tryView } from "./parts/try.js";
+import { startWatch, stopWatch, watched } from "./watch.js";
+import { language, t } from "./words.js";
+
+const LIST_PERIOD = 5; // samples of the watch between two looks at the list
+const nothingToDo = () => {};
+
+/** What each part shows, what it does when it is left, and when the server is back. */
+const PARTS = {
+  models: { view: modelsView, leave: nothingToDo, back: nothingToDo },
+  try: { view: tryView, leave: leaveTry, back: retryTry },
+  compare: { view: compareView, leave: leaveCompare, back: retryCompare },
+  activity: { view: activityView, leave: nothingToDo, back: nothingToDo },
+};
+const AWAY = { away: "away", frozen: "frozen" };
+
+let route = readRoute();
+let looks = 0;
+let locked = ""; // why a token is asked for: "", "ended" or a failure; null for who is in
+
+function readRoute() {
+  const [part, ...rest] = location.hash.slice(1).split("/").map(decodeURIComponent);
+  return { part: part in PARTS ? part : "models", rest };
+}
+
+function follow() {
+  if (comeIn()) return;
+  const before = route.part;
+  route = readRoute();
+  if (before !== route.part) PARTS[before].leave();
+  if (route.part === "models" && locked === null) refreshModels();
+  update();
+}
+
+function frame() {
+  return html`
+    <a class="skip" href="#content" @click=${skip}>${t("skip")}</a>
+    <header>
+      <a class="brand" href="#models"><img src="/web/icon.svg" alt="" width="28" height="28">Pocketserve</a>
+      ${locked === null ? badge() : nothing}
+    </header>
+    ${locked === null ? navigation() : nothing}
+    ${locked === null && watched.state in AWAY ? awayBanner() : nothing}
+    <main id="content" tabindex="-1">${locked === null ? PARTS[route.part].view(route.rest) : loginView(locked, letIn)}</main>
+    ${statusElement}`;
+}
+
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("content").focus();
+}
+
+function navigation() {
+  return html`<nav aria-label=${t("parts")}>${Object.keys(PARTS).map(
+    (part) => html`<a href="#${part}" aria-current=${part === route.part ? "page" : nothing}>${t(`part.${part}`)}</a>`,
+  )}</nav>`;
+}
+
+function badge() {
+  const state = watched.state in AWAY ? watched.state : "there";
+  return html`<span class="badge ${state}">${t(`server.${state}`)}</span>`;
+}
+
+function awayBanner() {
+  return html`<div class="banner" role="alert">
+    <strong>${t(`${AWAY[watched.state]}.title`)}</strong> ${t(`${AWAY[watched.state]}.help`)}
+  </div>`;
+}
+
+function letIn() {
+  locked = null;
+  refreshModels();
+  startWatch(onWatch);
+  update();
+}
+
+/** Go on by itself when the server is back; ask for the token when the session is no more. */
+function onWatch(before) {
+  if (watched.state === "locked") lock("ended");
+  else if (watched.state === "there" && before in AWAY) refreshModels().then(PARTS[route.part].back);
+  else if (watched.state === "there" && route.part === "models" && ++looks % LIST_PERIOD === 0) refreshModels();
+  update();
+}
+
+function lock(reason) {
+  stopWatch();
+  session.end();
+  PARTS[route.part].leave();
+  locked = reason;
+  update();
+}
+
+/** Come in by the address's ticket, if it has one; an open page may be given one, too. */
+function comeIn() {
+  const ticket = takeTicket();
+  if (ticket === null) return false;
+  route = readRoute();
+  enter(ticket).then(letIn, (failure) => lock(failure));
+  return true;
+}
+
+function start() {
+  document.documentElement.lang = language;
+  addEventListener("hashchange", follow);
+  if (!comeIn() && session.get() !== null) letIn();
+  show(frame);
+}
+
+start();

@@ -1,0 +1,42 @@
+// The form for the token, where no ticket brought the visitor in.
+import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { problem } from "../problems.js";
+import { update } from "../page.js";
+import { enterByToken } from "../server.js";
+import { t } from "../words.js";
+
+const form = { failure: null, busy: false };
+
+/** `reason`: "" at the first visit, "ended" for a session that is no more, or the failure of a ticket. */
+export function loginView(reason, letIn) {
+  return html`<section class="panel narrow">
+    <h1>${t("login.title")}</h1>
+    ${reason === "ended" ? html`<p class="notice">${t("login.ended")}</p>` : nothing}
+    ${reason.status !== undefined && !form.failure ? problem(reason, "ticket") : nothing}
+    <p>${t("login.open")} <code>pocketserve open</code></p>
+    <form @submit=${(event) => submit(event, letIn)}>
+      <label for="token">${t("login.token")}</label>
+      <input id="token" type="password" autocomplete="off" autocapitalize="off" spellcheck="false" required
+        aria-describedby="token-help">
+      <p id="token-help" class="help">${t("login.help")} <code>pocketserve token</code></p>
+      ${form.failure ? problem(form.failure, "token") : nothing}
+      <button class="primary" ?disabled=${form.busy}>${t("login.enter")}</button>
+    </form>
+  </section>`;
+}
+
+async function submit(event, letIn) {
+  event.preventDefault();
+  const field = event.target.querySelector("input");
+  Object.assign(form, { failure: null, busy: true });
+  update();
+  try {
+    await enterByToken(field.value.trim());
+    field.value = "";
+    letIn();
+  } catch (failure) {
+    form.failure = failure;
+  }
+  form.busy = false;
+  update();
+}

@@ -1,0 +1,172 @@
+// The models: what is there, what is loaded, what is not available and why.
+import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
+import { bytes } from "../format.js";
+import { say, update } from "../page.js";
+import { problem } from "../problems.js";
+import { askJson } from "../server.js";
+import { watched } from "../watch.js";
+import { has, t } from "../words.js";
+
+const FRAMEWORK = /^no framework for \S+ models is installed: (.*)$/;
+const FILTERED_FROM = 9; // models: fewer are seen at a glance
+
+export const models = { list: null, failure: null, memory: {}, busy: "", faults: {}, filter: "" };
+
+/** Ask for the list; it loads no model. */
+export async function refreshModels() {
+  try {
+    const [entries, counters] = await Promise.all([
+      askJson("POST", "/v2/repository/index", "{}", { json: true }), askJson("GET", "/v2/models/stats"),
+    ]);
+    models.list = groupByModel(entries);
+    models.memory = Object.fromEntries(counters.model_stats.map(memoryEntry));
+    models.failure = null;
+  } catch (failure) {
+    models.failure = failure;
+  }
+  update();
+}
+
+const memoryEntry = ({ name, version, memory_usage: usage }) => [`${name}/${version}`, usage?.[0]?.byte_size];
+
+function groupByModel(entries) {
+  const groups = new Map();
+  for (const entry of entries) {
+    if (!groups.has(entry.name)) groups.set(entry.name, { name: entry.name, versions: [] });
+    groups.get(entry.name).versions.push(entry);
+  }
+  return [...groups.values()];
+}
+
+export const available = (model) => model.versions.filter((version) => version.state !== "UNAVAILABLE");
+export const defaultOf = (model) => model.versions.find((version) => version.default) ?? model.versions[0];
+export const taskName = (task) => (has(`task.${task}`) ? t(`task.${task}`) : task || t("task.unknown"));
+
+export function modelsView() {
+  return html`<h1>${t("part.models")}</h1>
+    ${models.failure ? problem(models.failure) : nothing}
+    ${models.list === null ? html`<p class="waiting">${t("loading")}</p>` : listView()}`;
+}
+
+function listView() {
+  if (models.list.length === 0) return html`<p class="panel">${t("models.none")} <code>pocketserve add</code></p>`;
+  const fitting = models.list.filter((model) => model.name.toLowerCase().includes(models.filter));
+  return html`${models.list.length >= FILTERED_FROM ? filterField() : nothing}
+    <div class="cards">${fitting.map(card)}</div>`;
+}
+
+function filterField() {
+  return html`<label class="filter">${t("models.filter")}
+    <input type="search" @input=${(event) => { models.filter = event.target.value.toLowerCase(); update(); }}></label>`;
+}
+
+function card(model) {
+  const main = defaultOf(model);
+  const open = available(model);
+  return html`<article class="panel" data-model=${model.name}>
+    <h2>${model.name}</h2>
+    <p class="chips"><span class="chip">${taskName(main.task)}</span>${stateChip(model)}</p>
+    ${facts(main)}
+    ${model.versions.length > 1 ? versionTable(model) : nothing}
+    ${reasons(model)}
+    ${models.faults[model.name] ? problem(models.faults[model.name]) : nothing}
+    <div class="actions">
+      ${open.length ? html`<a class="button primary" href="#try/${encodeURIComponent(model.name)}">${t("part.try")}</a>` : nothing}
+      ${open.length > 1 ? html`<a class="button" href="#compare/${encodeURIComponent(model.name)}">${t("part.compare")}</a>` : nothing}
+      ${actions(model).map((action) => actionButton(model, action))}
+    </div>
+  </article>`;
+}
+
+function stateChip(model) {
+  const state = stateOf(model);
+  return html`<span class="chip ${state}">${t(`state.${state}`)}</span>`;
+}
+
+function stateOf(model) {
+  if (model.versions.some((version) => version.loaded)) return "loaded";
+  if (model.versions.some(isQuarantined)) return "quarantine";
+  if (model.versions.some(isStopped)) return "stopped";
+  return available(model).length ? "ready" : "unavailable";
+}
+
+const isQuarantined = (version) => version.reason.startsWith("in quarantine");
+const isStopped = (version) => version.reason === "unloaded";
+
+function facts(version) {
+  const rows = [
+    ["version", `${version.version}`],
+    ["size", bytes(version.file_bytes)],
+    ...(version.loaded ? [["memory", bytes(memoryOf(version))], ["device", deviceOf(version)]] : []),
+  ];
+  return html`<dl>${rows.map(([name, value]) => html`<div><dt>${t(`fact.${name}`)}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+/** Memory of a loaded version in bytes; undefined where it is not loaded or nobody asked yet. */
+export function memoryOf(version) {
+  return version.loaded ? models.memory[`${version.name}/${version.version}`] : undefined;
+}
+
+function deviceOf(version) {
+  const entries = watched.samples.at(-1)?.values.pocketserve_model_device ?? [];
+  const own = entries.find(({ labels }) => labels.model === version.name && labels.version === version.version);
+  return own ? `${own.labels.device} · ${own.labels.runtime}` : "–";
+}
+
+function versionTable(model) {
+  return html`<details><summary>${t("versions", { count: model.versions.length })}</summary>
+    <div class="scroll" tabindex="0" role="group" aria-label=${t("versions", { count: model.versions.length })}><table>
+      <thead><tr><th scope="col">${t("fact.version")}</th><th scope="col">${t("fact.state")}</th>
+        <th scope="col">${t("fact.size")}</th></tr></thead>
+      <tbody>${model.versions.map((version) => html`<tr>
+        <th scope="row">${version.version}${version.default ? html` <span class="mark">${t("default")}</span>` : nothing}</th>
+        <td>${t(`state.${versionState(version)}`)}</td><td>${bytes(version.file_bytes)}</td></tr>`)}
+      </tbody></table></div></details>`;
+}
+
+function versionState(version) {
+  if (version.loaded) return "loaded";
+  if (isQuarantined(version)) return "quarantine";
+  if (isStopped(version)) return "stopped";
+  return version.state === "UNAVAILABLE" ? "unavailable" : "ready";
+}
+
+/** What is not available, by its cause: several kinds of files often miss one framework. */
+function reasons(model) {
+  const groups = new Map();
+  for (const version of model.versions.filter((each) => each.state === "UNAVAILABLE")) {
+    const cause = FRAMEWORK.exec(version.reason)?.[1] ?? version.reason;
+    groups.set(cause, [...(groups.get(cause) ?? []), version.version]);
+  }
+  if (groups.size === 0) return nothing;
+  const count = [...groups.values()].flat().length;
+  return html`<details class="reasons"><summary>${t("unavailable", { count })}</summary><dl class="causes">
+    ${[...groups].map(([cause, names]) => html`<div><dt>${names.join(", ")}</dt><dd lang="en">${cause}</dd></div>`)}
+  </dl></details>`;
+}
+
+function actions(model) {
+  const release = model.versions.some(isQuarantined) ? ["release"] : [];
+  if (model.versions.some((version) => version.loaded)) return ["reload", "unload", ...release];
+  return available(model).length || model.versions.some(isStopped) ? ["load", ...release] : release;
+}
+
+function actionButton(model, action) {
+  return html`<button ?disabled=${models.busy === model.name} @click=${() => act(model.name, action)}>${t(`action.${action}`)}</button>`;
+}
+
+async function act(name, action) {
+  Object.assign(models, { busy: name });
+  delete models.faults[name];
+  update();
+  const release = action === "release" ? { parameters: { release: true } } : {};
+  const path = `/v2/repository/models/${encodeURIComponent(name)}/${action === "unload" ? "unload" : "load"}`;
+  try {
+    await askJson("POST", path, JSON.stringify(release), { json: true });
+    say(t(`done.${action}`, { name }));
+  } catch (failure) {
+    models.faults[name] = failure;
+  }
+  models.busy = "";
+  await refreshModels();
+}

@@ -1,0 +1,93 @@
+// Asks the server: the session, every request, and what a failure means.
+const SESSION = "pocketserve-session";
+const ANSWER_TIMEOUT_MS = 120_000; // a model's first request may import its framework
+
+let typedToken = ""; // kept while this page lives: a server that was restarted knows no session of before
+
+/** What came instead of an answer. `status` is 0 where no answer came; `code` is the server's stable code. */
+export class Failure extends Error {
+  constructor(status, code, text, retryAfterS = 0) {
+    super(text);
+    Object.assign(this, { status, code, retryAfterS });
+  }
+}
+
+export const session = {
+  get: () => sessionStorage.getItem(SESSION),
+  set: (value) => sessionStorage.setItem(SESSION, value),
+  end: () => sessionStorage.removeItem(SESSION),
+};
+
+/** Take the one-time ticket out of the address, so that it is in no bookmark and no reload. */
+export function takeTicket() {
+  const ticket = new URLSearchParams(location.hash.slice(1)).get("ticket");
+  if (ticket !== null) history.replaceState(null, "", location.pathname);
+  return ticket;
+}
+
+/** Change a ticket for a session of this tab. */
+export async function enter(ticket) {
+  const answer = await send("POST", "/web/session", JSON.stringify({ ticket }), { json: true, bearer: null });
+  session.set((await answer.json()).session);
+}
+
+/** Change the token for a session; the token itself is stored nowhere. */
+export async function enterByToken(token) {
+  const answer = await send("POST", "/web/ticket", "", { bearer: token });
+  await enter((await answer.json()).ticket);
+  typedToken = token;
+}
+
+/** Ask with the session. After a restart of the server the session is made anew where the token is known. */
+export async function ask(method, path, body, options = {}) {
+  try {
+    return await send(method, path, body, { bearer: session.get(), ...options });
+  } catch (failure) {
+    if (failure.status !== 401 || !typedToken) throw failure;
+  }
+  await renew();
+  return send(method, path, body, { bearer: session.get(), ...options });
+}
+
+export async function askJson(method, path, body, options = {}) {
+  return (await ask(method, path, body, options)).json();
+}
+
+async function renew() {
+  try {
+    await enterByToken(typedToken);
+  } catch (failure) {
+    if (failure.status === 401) typedToken = "";
+    throw failure;
+  }
+}
+
+async function send(method, path, body, { bearer, json = false, signal, timeoutMs = ANSWER_TIMEOUT_MS }) {
+  const headers = {};
+  if (bearer) headers.Authorization = `Bearer ${bearer}`;
+  if (json) headers["Content-Type"] = "application/json";
+  const limit = AbortSignal.timeout(timeoutMs);
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method, headers, body: body ?? undefined, cache: "no-store", credentials: "omit",
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+    });
+  } catch (error) {
+    throw noAnswer(error);
+  }
+  if (answer.status !== 200) throw await refusal(answer);
+  return answer;
+}
+
+function noAnswer(error) {
+  if (error.name === "TimeoutError") return new Failure(0, "FROZEN", "");
+  if (error.name === "AbortError") return new Failure(0, "LEFT", "");
+  return new Failure(0, "UNREACHABLE", "");
+}
+
+async function refusal(answer) {
+  const told = await answer.json().catch(() => ({}));
+  const retry = Number(answer.headers.get("Retry-After")) || 0;
+  return new Failure(answer.status, told.code ?? `HTTP_${answer.status}`, told.error ?? "", retry);
+}

@@ -1,0 +1,169 @@
+"""The same attacks on the page in a real Chromium: a page of another port, a frame, a worker that was left behind."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from browser_tool import tool
+from conftest import StartServer
+from ports import free_port
+
+pytestmark = [pytest.mark.browser, pytest.mark.live]
+START_S = 120.0
+OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage")
+
+# Tries what a page may try with an address, T, and a ticket that it has seen. Each try says what came of it.
+OTHER_PAGE = """<!doctype html><meta charset="utf-8"><pre id="result"></pre><script>
+const T = "TARGET", ticket = "TICKET", said = {};
+const name = (error) => error.name;
+const read = (path, options) => fetch(T + path, options).then(async (a) => a.type + ":" + await a.text(), name);
+const element = (kind, set) => new Promise((end) => {
+  const made = Object.assign(document.createElement(kind), set);
+  made.onload = () => end("loaded"); made.onerror = () => end("refused");
+  document.body.append(made);
+});
+document.cookie = "token=stolen; path=/";
+async function all() {
+  const body = JSON.stringify({ ticket });
+  said.read = await read("/v2/models");
+  said.readOpenly = await read("/v2/models", { mode: "no-cors" });
+  said.readPage = await read("/web/index.html");
+  said.readPageOpenly = await read("/web/index.html", { mode: "no-cors" });
+  said.withHeader = await read("/v2/models", { headers: { Authorization: "Bearer x" } });
+  said.withCookies = await read("/v2/models", { credentials: "include" });
+  said.enter = await read("/web/session", { method: "POST", body });
+  said.enterOpenly = await read("/web/session", { method: "POST", body, mode: "no-cors" });
+  const json = { "Content-Type": "application/json" };
+  said.enterAsJson = await read("/web/session", { method: "POST", body, headers: json });
+  said.script = await element("script", { src: T + "/web/SCRIPT" });
+  const frame = document.createElement("iframe");
+  const framed = new Promise((end) => { frame.onload = () => end(); setTimeout(end, 3000); });
+  frame.src = T + "/";
+  document.body.append(frame);
+  await framed;
+  try { said.frame = frame.contentDocument === null ? "closed" : frame.contentDocument.body.innerText; }
+  catch (error) { said.frame = error.name; }
+  document.getElementById("result").textContent = JSON.stringify(said);
+}
+all();
+</script>"""
+
+SQUATTER = """<!doctype html><h1 id="who">squatter</h1><script>
+const { serviceWorker } = navigator;
+serviceWorker.register("/deep/worker.js", { scope: "/" }).then(() => serviceWorker.ready).then(() => fetch("/settled"));
+</script>"""
+WORKER = """
+const page = () => new Response("<h1>squatter answers</h1>", { headers: { "Content-Type": "text/html" } });
+self.addEventListener("install", () => self.skipWaiting());
+self.addEventListener("activate", (event) => event.waitUntil(clients.claim()));
+self.addEventListener("fetch", (event) => {
+  if (event.request.mode === "navigate") event.respondWith(page());
+});
+"""
+
+
+@contextmanager
+def pages(contents: Mapping[str, tuple[str, str]], port: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """Another app's HTTP server: texts with their types by path; yields its port, and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            text, kind = contents.get(self.path.partition("?")[0], ("", ""))
+            self.send_response(200 if kind else 404)
+            self.send_header("Content-Type", kind or "text/plain")
+            self.send_header("Service-Worker-Allowed", "/")
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        try:
+            yield running.server_address[1], asked
+        finally:
+            running.shutdown()
+            thread.join(START_S)
+
+
+def browse(profile: Path, address: str) -> tuple[str, str]:
+    """Visit a page; return its document once its scripts have come to rest, and what the browser logged."""
+    command = [str(tool().chromium()), *OPTIONS, f"--user-data-dir={profile}", "--virtual-time-budget=8000"]
+    command += ["--enable-logging=stderr", "--dump-dom", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    return done.stdout, done.stderr
+
+
+@contextmanager
+def left_open(profile: Path, address: str) -> Iterator[None]:
+    """A browser that stays at a page until the end of the block."""
+    command = [str(tool().chromium()), *OPTIONS, f"--user-data-dir={profile}", "--remote-debugging-port=0", address]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(START_S)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another process does, with a deadline."""
+    deadline, pause = time.monotonic() + START_S, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        pause.wait(0.05)
+
+
+def test_a_page_of_another_port(server: Any, tmp_path: Path) -> None:
+    """It reads nothing, enters nowhere, runs no script of ours, and sees nothing in a frame."""
+    ticket = server.call("POST", "/web/ticket").json()["ticket"]
+    page = OTHER_PAGE.replace("TARGET", server.url).replace("TICKET", ticket).replace("SCRIPT", "main.js")
+    with pages({"/": (page, "text/html")}) as (port, _):
+        document, log = browse(tmp_path / "profile", f"http://127.0.0.1:{port}/")
+    found = re.search(r'<pre id="result">(.+?)</pre>', document)
+    assert found is not None, document[:2000] + log[-2000:]
+    said = json.loads(found[1].replace("&quot;", '"'))
+    opaque = [said.pop(key) for key in ("readOpenly", "readPageOpenly", "enterOpenly") if said[key] != "TypeError"]
+    assert set(opaque) <= {"opaque:"}, said  # an answer that the page can tell nothing of
+    assert said.pop("script") == "refused" and said.pop("frame") == "closed"
+    assert set(said.values()) == {"TypeError"}, said
+    assert "frame-ancestors" in log
+    entered = requests.post(f"{server.url}/web/session", json={"ticket": ticket}, timeout=START_S)
+    assert entered.status_code == 200  # the ticket was not used up by any of it
+
+
+def test_a_worker_that_was_left_behind(new_server: StartServer, models_copy: Path, tmp_path: Path) -> None:
+    """An app has the port, is visited, and goes. A fresh origin is safe at once; a visit cures the usual one."""
+    port, profile = free_port(), tmp_path / "profile"
+    address = f"http://127.0.0.1:{port}/"
+    contents = {"/": (SQUATTER, "text/html"), "/deep/worker.js": (WORKER, "text/javascript")}
+    with pages(contents, port) as (_, asked), left_open(profile, address):
+        until(lambda: "/settled" in asked)
+    server = new_server(models_copy, "--http-port", str(port), "--request-log", "on")
+    assert "squatter answers" in browse(profile, address)[0]  # the worker is there, and our server is not asked
+    fresh = browse(profile, f"http://e9afbc3de8ceb22f8ad4ff85f953948f.localhost:{port}/")[0]
+    assert "squatter" not in fresh and "Pocketserve" in fresh
+
+    def is_cured() -> bool:
+        return "GET /deep/worker.js 404" in server.log.read_text()
+
+    with left_open(profile, address):
+        until(is_cured)
+    until(lambda: "Pocketserve" in browse(profile, address)[0])

@@ -1,0 +1,206 @@
+"""``pocketserve open`` and ``serve --open``: a ticket's way into a browser, which the token does not go."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from conftest import Server, StartServer
+from pocketserve.cli import CommandError, main
+from pocketserve.cli.running.browser import DISPLAYS, TERMUX, open_browser
+from pocketserve.cli.running.open import page_address
+
+TICKET = "s_jGnoE90TBArsLqlPqmNAjeRMfBj0pgf96f0dscvxE"
+ANSWER = {"ticket": TICKET, "expires_in": 60, "url": "http://127.0.0.1:8470/"}
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _no_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither a browser nor a server of whoever runs the tests."""
+    for name in (*DISPLAYS, "POCKETSERVE_URL", "POCKETSERVE_TOKEN", "POCKETSERVE_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def own(new_server: StartServer, models_copy: Path, tmp_path: Path) -> Server:
+    """A server with a state folder of its own, which commands of this process find."""
+    return new_server(models_copy, environment={"POCKETSERVE_STATE_DIR": str(tmp_path / "state")})
+
+
+def program(folder: Path, name: str, code: int = 0) -> tuple[Path, Path]:
+    """A program that writes its arguments down, and the file where they are then."""
+    folder.mkdir(exist_ok=True)
+    path, written = folder / name, folder / f"{name}.arguments"
+    path.write_text(f"#!{sys.executable}\nimport sys\nopen({str(written)!r}, 'a').write(f'{{sys.argv[1:]}}\\n')\n")
+    with path.open("a") as file:
+        file.write(f"sys.exit({code})\n")
+    path.chmod(stat.S_IRWXU)
+    return path, written
+
+
+def token_file(server: Server) -> Path:
+    return server.log.with_name("token")
+
+
+def entered(address: str) -> str:
+    """The session that a browser with this address gets; the first visit's, once."""
+    parts = urlsplit(address)
+    ticket = parts.fragment.removeprefix("ticket=")
+    base = f"http://127.0.0.1:{parts.port}"
+    headers = {"Host": parts.netloc, "Origin": f"http://{parts.netloc}"}
+    answer = requests.post(f"{base}/web/session", json={"ticket": ticket}, headers=headers, timeout=DEADLINE_S)
+    session: str = answer.json()["session"]
+    models = requests.get(
+        f"{base}/v2/models", headers={"Host": parts.netloc, "Authorization": f"Bearer {session}"}, timeout=DEADLINE_S
+    )
+    assert models.status_code == 200
+    assert requests.post(f"{base}/web/session", json={"ticket": ticket}, timeout=DEADLINE_S).status_code == 401
+    return session
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("transport", ["found", "socket", "http"])
+def test_the_address(own, capsys, transport: str, fresh: bool) -> None:
+    """It names the server's own port, holds a ticket that is good once, and not the token."""
+    urls = {"socket": f"socket://127.0.0.1:{own.socket_port}", "http": own.url}
+    words = ["open", "--print", "--token-file", str(token_file(own))]
+    words += ["--url", urls[transport]] if transport in urls else []
+    assert main([*words, *(["--fresh-origin"] if fresh else [])]) == 0
+    address = capsys.readouterr().out.strip()
+    name = r"[0-9a-f]{32}\.localhost" if fresh else r"127\.0\.0\.1"
+    assert re.fullmatch(rf"http://{name}:{own.port}/#ticket=[A-Za-z0-9_-]{{43}}", address)
+    assert own.token not in address
+    assert entered(address) != own.token
+
+
+@pytest.mark.live
+def test_a_browser_is_opened(own, capsys, monkeypatch, tmp_path: Path) -> None:
+    """The desktop's; the address is not printed then."""
+    path, written = program(tmp_path / "bin", "browser")
+    monkeypatch.setenv("BROWSER", f"{path} %s")
+    monkeypatch.setenv("PATH", "")
+    assert main(["open", "--token-file", str(token_file(own))]) == 0
+    assert capsys.readouterr().out == "The page is open in your browser.\n"
+    (address,) = eval(written.read_text())
+    assert entered(address)
+
+
+@pytest.mark.live
+def test_termux_opens_the_browser(own, capsys, monkeypatch, tmp_path: Path) -> None:
+    """Its own command comes first."""
+    path, written = program(tmp_path / "bin", TERMUX)
+    monkeypatch.setenv("PATH", str(path.parent))
+    monkeypatch.setenv("BROWSER", "/nothing/here %s")
+    assert main(["open", "--fresh-origin", "--token-file", str(token_file(own))]) == 0
+    assert capsys.readouterr().out == "The page is open in your browser.\n"
+    (address,) = eval(written.read_text())
+    assert ".localhost:" in address and entered(address)
+
+
+@pytest.mark.live
+def test_without_a_browser(own, capsys, monkeypatch) -> None:
+    """It says so, and prints the address whole on a narrow screen, too."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("COLUMNS", "45")
+    assert main(["open", "--token-file", str(token_file(own))]) == 0
+    *said, address = capsys.readouterr().out.splitlines()
+    assert "No browser was found here." in " ".join(said) and all(len(line) <= 45 for line in said)
+    assert entered(address)
+
+
+@pytest.mark.parametrize("problem", ["fails", "is no program"])
+def test_a_browser_that_does_not_start(monkeypatch, tmp_path: Path, problem: str) -> None:
+    """Then there is none."""
+    path, _ = program(tmp_path / "bin", TERMUX, code=1)
+    if problem == "is no program":
+        path.write_text("\0")
+    monkeypatch.setenv("PATH", str(path.parent))
+    assert not open_browser("http://127.0.0.1:1/")
+
+
+def test_a_desktop_browser_that_is_not_there() -> None:
+    """In a process of its own: the standard library remembers which browsers it found."""
+    code = "from pocketserve.cli.running.browser import open_browser; print(open_browser('http://127.0.0.1:1/'))"
+    environment = {**os.environ, "BROWSER": "/nothing/here %s", "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("options", [(), ("--no-socket",), ("--no-auth",)], ids=" ".join)
+def test_serve_opens_its_page(new_server, models_copy, monkeypatch, tmp_path: Path, options) -> None:
+    """``serve --open``: once it is ready, in a process of its own; the log has neither token nor ticket."""
+    path, written = program(tmp_path / "bin", "browser")
+    environment = {"BROWSER": f"{path} %s", "POCKETSERVE_STATE_DIR": str(tmp_path / "state"), "PATH": ""}
+    server = new_server(models_copy, "--open", *options, environment=environment)
+    deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
+    while not (written.exists() and written.read_text().endswith("\n")):
+        assert time.monotonic() < deadline, server.log.read_text()
+        pause.wait(0.02)
+    (address,) = eval(written.read_text())
+    assert address.startswith(f"http://127.0.0.1:{server.port}/#ticket=") and entered(address)
+    assert server.stop() == 0
+    log = server.log.read_text()
+    assert urlsplit(address).fragment not in log and (server.token or "Bearer") not in log
+
+
+def test_without_a_server(capsys, tmp_path: Path) -> None:
+    """One sentence, and no address."""
+    assert main(["open", "--url", "socket://127.0.0.1:1"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") <= 2 and said.err.startswith("pocketserve: ")
+
+
+def test_where_the_page_is() -> None:
+    """As the proven server says; over HTTP where it was asked, since ports may be forwarded."""
+    assert page_address(ANSWER, None) == f"http://127.0.0.1:8470/#ticket={TICKET}"
+    assert page_address(ANSWER, "socket://127.0.0.1:9") == f"http://127.0.0.1:8470/#ticket={TICKET}"
+    assert page_address(ANSWER, "http://127.0.0.1:9999") == f"http://127.0.0.1:9999/#ticket={TICKET}"
+    assert page_address(ANSWER, "https://phone.example/") == f"https://phone.example/#ticket={TICKET}"
+    assert page_address({**ANSWER, "url": "http://[::1]:8470/"}, None) == f"http://[::1]:8470/#ticket={TICKET}"
+    names = {page_address(ANSWER, None, fresh=True) for _ in range(8)}
+    assert len(names) == 8 and all(re.match(r"http://[0-9a-f]{32}\.localhost:8470/#", name) for name in names)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"url": "http://evil.example/"},
+        {"url": "file:///etc/passwd"},
+        {"url": "javascript:alert(1)"},
+        {"url": "http://127.0.0.1.evil.example/"},
+        {"url": "http://127.0.0.1@evil.example/"},
+        {"url": "http://127.0.0.1:99999/"},
+        {"url": ""},
+        {"ticket": ""},
+        {"ticket": "x" * 300},
+        {"ticket": f"{TICKET}&more"},
+        {"ticket": f"{TICKET}\n"},
+        {"ticket": None},
+    ],
+    ids=json.dumps,
+)
+def test_answers_that_no_browser_gets(change) -> None:
+    """Whatever answered, the browser is sent to a page of this device, with a ticket and nothing else."""
+    with pytest.raises(ValueError, match=r"ticket|Port"):
+        page_address({**ANSWER, **change}, None)
+
+
+def test_a_name_of_its_own_is_for_this_device() -> None:
+    """In the network nobody finds it."""
+    with pytest.raises(CommandError, match="on this device"):
+        page_address(ANSWER, "http://192.168.1.7:8470", fresh=True)

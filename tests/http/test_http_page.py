@@ -1,0 +1,269 @@
+"""The page's files and its way in, as they come over the wire."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from pocketserve.transports.http.page import CONTENT_TYPES, FOLDER, HEADERS, PageFile, create_page, read_page
+
+HTML = "Accept: text/html,application/xhtml+xml,*/*;q=0.8"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types lit-html"
+)
+SECURITY = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-embedder-policy": "require-corp",
+    "permissions-policy": "camera=(self), microphone=(self), geolocation=(), usb=()",
+}
+FILES = read_page()
+CORS = "access-control-"
+
+
+def get(path: str, *headers: str, method: str = "GET", host: str = "127.0.0.1", body: bytes = b"") -> bytes:
+    """A request without the token."""
+    length = [f"Content-Length: {len(body)}"] if body else []
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *headers, *length]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def bearer(secret: str) -> str:
+    return f"Authorization: Bearer {secret}"
+
+
+def test_the_folder_is_served_whole() -> None:
+    """Every file of a known kind, under its own path; licences and sums are for readers of the source."""
+    kinds = {path.suffix for path in FOLDER.rglob("*") if path.is_file()}
+    assert kinds - CONTENT_TYPES.keys() <= {""}
+    names = [path for path in FOLDER.rglob("*") if path.suffix in CONTENT_TYPES]
+    assert len(names) == len(FILES) and "/web/index.html" in FILES and "/web/vendor/lit-html/lit-html.js" in FILES
+    assert not any("LICENSE" in path or "SUMS" in path for path in FILES)
+
+
+@pytest.mark.parametrize("path", sorted(FILES))
+def test_a_file(wire, path: str) -> None:
+    """Its bytes, with its type, all headers and no token; HEAD has no body; nobody is let in from elsewhere."""
+    answer = wire.one(get(path))
+    assert (answer.status, answer.body) == (200, FOLDER.joinpath(path.removeprefix("/web/")).read_bytes())
+    assert answer.headers["content-type"] == CONTENT_TYPES[path[path.rindex(".") :]]
+    assert SECURITY.items() <= answer.headers.items() and answer.headers["cache-control"] == "no-cache"
+    assert re.fullmatch(r'"[0-9a-f]{32}"', answer.headers["etag"]) and "set-cookie" not in answer.headers
+    assert not [name for name in answer.headers if name.startswith(CORS)]
+    head = wire.one(get(path, method="HEAD"), head=True)
+    assert (head.status, head.body) == (200, b"")
+    times = {"date": ""}
+    assert head.headers | times == answer.headers | times
+
+
+def test_the_page_is_for_browsers(wire) -> None:
+    """Clients go on getting JSON at /; caches are told that it depends."""
+    for accept in ([], ["Accept: */*"], ["Accept: application/json"], ["Accept: text/plain"], ["Accept: "]):
+        answer = wire.one(get("/", *accept))
+        assert (answer.status, answer.body) == (200, b'{"status":"alive"}\n')
+        assert answer.headers["content-type"] == "application/json" and answer.headers["vary"] == "Accept"
+    for accept in (HTML, "Accept: text/html", "ACCEPT: TEXT/HTML"):
+        answer = wire.one(get("/", accept))
+        assert (answer.status, answer.body) == (200, FILES["/web/index.html"].content)
+        assert answer.headers["vary"] == "Accept" and SECURITY.items() <= answer.headers.items()
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert wire.one(get("/", HTML, method="HEAD"), head=True).headers["etag"] == FILES["/web/index.html"].etag
+    assert wire.one(get("/?lang=el", HTML)).body == FILES["/web/index.html"].content
+
+
+def test_other_paths_are_no_page(wire, refused) -> None:
+    """A browser that looks at the interface gets the interface."""
+    refused(wire.one(get("/v2/models", HTML)), 401, "UNAUTHORIZED")
+    assert json.loads(wire.one(get("/v2/health/live", HTML)).body)["live"] is True
+    refused(wire.one(get("/", HTML, method="POST", body=b"{}")), 401, "UNAUTHORIZED")
+    refused(wire.one(wire.write("POST", "/", HTML, body=b"{}")), 405, "METHOD_NOT_ALLOWED")
+    refused(wire.one(wire.write("POST", "/web/index.html", body=b"{}")), 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("etag", ["{}", "W/{}", '"other", {}', "*", '"a",{} ,"b"'])
+def test_a_file_that_the_browser_has(wire, etag: str) -> None:
+    """304 without a body, with the headers that hold for it."""
+    file = FILES["/web/index.html"]
+    answer = wire.one(get("/", HTML, f"If-None-Match: {etag.format(file.etag)}"), head=True)
+    assert answer.status == 304 and answer.headers["etag"] == file.etag
+    assert SECURITY.items() <= answer.headers.items() and answer.headers["vary"] == "Accept"
+    assert wire.one(get("/", HTML, 'If-None-Match: "other"')).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/web",
+        "/web/",
+        "/web/nothing.js",
+        "/web/../page.py",
+        "/web/..%2f..%2fconfig.py",
+        "/web/%2e%2e/%2e%2e/config.py",
+        "/web//index.html",
+        "/web/./index.html",
+        "/web/vendor",
+        "/web/vendor/lit-html/LICENSE",
+        "/web/vendor/SHA256SUMS",
+        "/web/index.html/",
+        "/web/index.html%00",
+        "/web/%ff%fe",
+        "/web//etc/passwd",
+        "/web/" + "a" * 9000,
+        "/WEB/index.html",
+        "/favicon.ico",
+        "/sw.js",
+    ],
+)
+def test_what_is_no_file_of_the_page(wire, path: str) -> None:
+    """A path is looked up, and never followed."""
+    answer = wire.one(get(path, HTML))
+    assert answer.status in (401, 404) and json.loads(answer.body)["code"] in ("UNAUTHORIZED", "NOT_FOUND")
+    assert answer.headers["content-type"] == "application/json"
+
+
+def test_types_are_our_own(tmp_path) -> None:
+    """What lies in the folder beside the page is not served, nor found by a link's name."""
+    for name in ("a.js", "a.py", "a.js.map", "LICENSE", ".hidden"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "b.css").write_text("y")
+    found = read_page(tmp_path)
+    assert set(found) == {"/web/a.js", "/web/deep/b.css"}
+    assert found["/web/a.js"] == PageFile(b"x", "text/javascript; charset=utf-8", found["/web/a.js"].etag)
+
+
+def test_the_headers_are_one_table() -> None:
+    """What a browser gets is what the module says."""
+    assert {name.lower(): value for name, value in HEADERS.items()} == SECURITY | {"cache-control": "no-cache"}
+
+
+def test_no_file_is_read_for_other_requests() -> None:
+    """Inference and the JSON at / cost no more than before: the page is read with its first request."""
+
+    class Fallback:
+        def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+            return [environ["PATH_INFO"].encode()]
+
+    page = create_page(None, None, Fallback())  # type: ignore[arg-type]  # neither is looked at
+    for method, path in (("GET", "/"), ("POST", "/web/ticket"), ("GET", "/v2/models"), ("POST", "/")):
+        environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "HTTP_ACCEPT": "*/*"}
+        assert page(environ, None) == [path.encode()]  # type: ignore[arg-type,comparison-overlap]
+
+
+# The way in
+
+
+def enter(wire: Any, ticket: str, *headers: str) -> Any:
+    """Change a ticket."""
+    return wire.one(get("/web/session", *headers, method="POST", body=json.dumps({"ticket": ticket}).encode()))
+
+
+def test_a_ticket_becomes_a_session(wire, refused) -> None:
+    """The owner gets a ticket and the page's address; the page a session, once."""
+    answer = wire.one(wire.write("POST", "/web/ticket", body=b"{}"))
+    issued = json.loads(answer.body)
+    assert issued.keys() == {"ticket", "expires_in", "url"} and issued["expires_in"] == 60
+    assert issued["url"] == f"http://127.0.0.1:{wire.port}/" and "set-cookie" not in answer.headers
+    entered = json.loads(enter(wire, issued["ticket"]).body)
+    assert entered.keys() == {"session"}
+    again = enter(wire, issued["ticket"])
+    assert "pocketserve open" in refused(again, 401, "TICKET_REFUSED")
+    assert again.headers["www-authenticate"].startswith("Bearer")
+    models = wire.one(get("/v2/models", bearer(entered["session"])))
+    assert models.status == 200 and "digits" in json.loads(models.body)["models"]
+    assert wire.one(get("/v2/models/petals", bearer(entered["session"]))).status == 200
+    for method, path in (("POST", "/web/ticket"), ("POST", "/pairing/open"), ("POST", "/pairing/close")):
+        refused(wire.one(get(path, bearer(entered["session"]), method=method, body=b"{}")), 403, "SESSION_REFUSED")
+    refused(wire.one(get("/pairing", bearer(entered["session"]))), 403, "SESSION_REFUSED")
+
+
+def test_only_the_owner_gets_a_ticket(wire, refused) -> None:
+    """Not who has no token, and not a page; nothing else stands in the body."""
+    refused(wire.one(get("/web/ticket", method="POST", body=b"{}")), 401, "UNAUTHORIZED")
+    refused(wire.one(get("/web/ticket", bearer("x" * 43), method="POST")), 401, "UNAUTHORIZED")
+    refused(wire.one(wire.write("POST", "/web/ticket", body=b'{"hours": 9}')), 400, "INVALID_REQUEST")
+    refused(wire.one(wire.write("POST", "/web/ticket?x=1", body=b"")), 400, "INVALID_PARAMETER")
+    refused(wire.one(wire.write("GET", "/web/ticket")), 405, "METHOD_NOT_ALLOWED")
+    assert wire.one(wire.write("POST", "/web/ticket")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "MALFORMED_JSON"),
+        (b"{", 400, "MALFORMED_JSON"),
+        (b"[]", 400, "INVALID_REQUEST"),
+        (b"{}", 400, "INVALID_REQUEST"),
+        (b'{"ticket": 5}', 400, "INVALID_REQUEST"),
+        (b'{"ticket": "x", "more": 1}', 400, "INVALID_REQUEST"),
+        (b'{"ticket": "x", "ticket": "y"}', 400, "MALFORMED_JSON"),
+        (b'{"ticket": ""}', 401, "TICKET_REFUSED"),
+        (b'{"ticket": "' + b"x" * 43 + b'"}', 401, "TICKET_REFUSED"),
+        (b'{"ticket": "\\ud800"}', 401, "TICKET_REFUSED"),
+        (b'{"ticket": "' + b"x" * 5000 + b'"}', 401, "UNAUTHORIZED"),  # a stranger's body is not taken
+    ],
+)
+def test_messages_that_are_no_ticket(wire, refused, body: bytes, status: int, code: str) -> None:
+    """Each has its own answer, and none a session."""
+    refused(wire.one(get("/web/session", method="POST", body=body)), status, code)
+
+
+def test_a_large_message_with_the_token(wire, refused) -> None:
+    """The bound holds for everybody."""
+    body = b'{"ticket": "' + b"x" * 5000 + b'"}'
+    refused(wire.one(wire.write("POST", "/web/session", body=body)), 413, "BODY_TOO_LARGE")
+
+
+def test_over_the_socket(server, wire) -> None:
+    """The command gets its ticket where the server has proved itself; what comes of it is good over HTTP."""
+    with server.connect() as connection:
+        issued = json.loads(connection.call("POST /web/ticket", b"").body)
+        assert connection.call("GET /").body == b'{"status":"alive"}'
+    assert enter(wire, issued["ticket"]).status == 200
+
+
+def test_sessions_end_with_the_server(new_server, models_copy, wire_to, refused) -> None:
+    """A new process knows none of before."""
+    first = new_server(models_copy)
+    used, unused = (first.call("POST", "/web/ticket").json()["ticket"] for _ in range(2))
+    session = json.loads(enter(wire_to(first), used).body)["session"]
+    assert first.stop() == 0
+    second = new_server(models_copy, "--token-file", str(first.log.with_name("token")))
+    wire = wire_to(second)
+    assert wire.one(get("/v2/models", bearer(first.token))).status == 200
+    refused(wire.one(get("/v2/models", bearer(session))), 401, "UNAUTHORIZED")
+    refused(enter(wire, unused), 401, "TICKET_REFUSED")
+
+
+def test_nothing_secret_is_logged(new_server, models_copy, wire_to) -> None:
+    """Neither ticket nor session, used or refused; a visit is a line, and its files are none."""
+    server = new_server(models_copy, "--request-log", "on")
+    wire = wire_to(server)
+    ticket = server.call("POST", "/web/ticket").json()["ticket"]
+    session = json.loads(enter(wire, ticket).body)["session"]
+    enter(wire, ticket)
+    wire.one(get("/v2/models", bearer(session)))
+    wire.one(get(f"/?ticket={ticket}", HTML))
+    wire.one(get(f"/web/{ticket}", HTML))
+    wire.one(get("/web/main.js"))
+    assert server.stop() == 0
+    log = server.log.read_text()
+    assert "GET / 200" in log and "POST /web/session 200" in log and "POST /web/session 401" in log
+    assert "main.js" not in log
+    assert session not in log and ticket not in log and server.token not in log
+
+
+def test_the_page_is_counted(server, wire) -> None:
+    """Under one name, whatever the file: nobody adds series by what he makes up."""
+    wire.one(get("/web/index.html"))
+    wire.one(get("/web/made-up-name.js"))
+    metrics = server.call("GET", "/metrics").text
+    assert 'route="/web/{file}"' in metrics and "made-up" not in metrics

@@ -1,0 +1,160 @@
+"""Tickets and sessions of the page: once, for a minute, few, hashed; and what a session may not do."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pocketserve.api import dispatch
+from pocketserve.api.routes import ROUTES
+from pocketserve.auth.app_tokens import AppTokens, add_token
+from pocketserve.auth.guard import PAGE, Guard
+from pocketserve.auth.web_sessions import MAX_SESSIONS, MAX_TICKETS, TICKET_S, WebSessions
+from pocketserve_wire import ApiError, ErrorCode
+
+TOKEN = "t" * 43
+
+
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def session(pages: WebSessions) -> str:
+    """A new session."""
+    return pages.redeem(pages.issue())
+
+
+def refuses(pages: WebSessions, ticket: str) -> bool:
+    """Whether a ticket is worthless."""
+    with pytest.raises(ApiError) as caught:
+        pages.redeem(ticket)
+    return caught.value.code is ErrorCode.TICKET_REFUSED
+
+
+def test_a_ticket_is_good_once() -> None:
+    """It becomes one session; ticket and session are long, random, and no other's."""
+    pages = WebSessions()
+    ticket = pages.issue()
+    first = pages.redeem(ticket)
+    assert pages.is_session(first.encode()) and refuses(pages, ticket)
+    assert len({ticket, first, pages.issue(), session(pages)}) == 4
+    assert min(len(ticket), len(first)) == 43
+    assert not pages.is_session(ticket.encode()) and refuses(pages, first)
+
+
+def test_a_ticket_is_good_for_a_minute() -> None:
+    """By a clock that nobody sets."""
+    clock = Clock()
+    pages = WebSessions(clock)
+    in_time, late = pages.issue(), pages.issue()
+    clock.now += TICKET_S - 0.001
+    assert pages.is_session(pages.redeem(in_time).encode())
+    clock.now += 0.001
+    assert refuses(pages, late)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 43, "\ud800", "ticket", "ä" * 100_000])
+def test_what_is_no_ticket(text: str) -> None:
+    """Nothing fits by chance, also where none was issued."""
+    pages = WebSessions()
+    assert refuses(pages, text)
+    pages.issue()
+    assert refuses(pages, text)
+
+
+def test_few_tickets_at_a_time() -> None:
+    """The oldest gives way; those that ended take no place."""
+    clock = Clock()
+    pages = WebSessions(clock)
+    ended = [pages.issue() for _ in range(MAX_TICKETS)]
+    clock.now += TICKET_S
+    tickets = [pages.issue() for _ in range(MAX_TICKETS + 1)]
+    assert refuses(pages, tickets[0]) and all(refuses(pages, ticket) for ticket in ended)
+    assert all(pages.redeem(ticket) for ticket in tickets[1:])
+
+
+def test_few_sessions_at_a_time() -> None:
+    """The oldest ends."""
+    pages = WebSessions()
+    sessions = [session(pages) for _ in range(MAX_SESSIONS + 1)]
+    assert [pages.is_session(each.encode()) for each in sessions] == [False] + [True] * MAX_SESSIONS
+
+
+def test_nothing_of_a_secret_is_kept() -> None:
+    """Who reads the process's memory finds hashes."""
+    pages = WebSessions()
+    ticket, first = pages.issue(), session(pages)
+    kept = repr(vars(pages))
+    assert ticket not in kept and first not in kept
+
+
+def test_two_that_redeem_at_once() -> None:
+    """One of them gets the session."""
+    pages = WebSessions()
+    for _ in range(50):
+        ticket, barrier = pages.issue(), threading.Barrier(4)
+
+        def redeem(ticket: str = ticket, barrier: threading.Barrier = barrier) -> bool:
+            barrier.wait(10)
+            try:
+                return bool(pages.redeem(ticket))
+            except ApiError:
+                return False
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(each.result(10) for each in [pool.submit(redeem) for _ in range(4)]) == 1
+
+
+def test_a_session_passes_as_the_token_does() -> None:
+    """As Bearer and as the password of Basic; the token and those of apps pass as before."""
+    pages = WebSessions()
+    guard = Guard(TOKEN, pages=pages)
+    first = session(pages)
+    basic = base64.b64encode(f"user:{first}".encode()).decode()
+    assert guard.check_token(f"Bearer {first}") == guard.check_token(f"Basic {basic}") == PAGE
+    assert guard.check_token(f"Bearer {TOKEN}") is None
+    for wrong in (first[:-1], first.lower(), pages.issue(), "", PAGE):
+        with pytest.raises(ApiError) as caught:
+            guard.check_token(f"Bearer {wrong}")
+        assert caught.value.code is ErrorCode.UNAUTHORIZED
+
+
+def test_no_app_is_taken_for_a_page(tmp_path: Path) -> None:
+    """A token of an app keeps its name, and no name of an app is that of pages."""
+    path = tmp_path / "token.apps.json"
+    token = add_token(path, "page", 60)
+    guard = Guard(TOKEN, apps=AppTokens(path), pages=WebSessions())
+    assert guard.check_token(f"Bearer {token}") == "page" != PAGE
+
+
+OWNERS = {("POST", "/pairing/open"), ("POST", "/pairing/close"), ("GET", "/pairing"), ("POST", "/web/ticket")}
+
+
+def test_what_hands_out_power_is_the_owners() -> None:
+    """The whole list: a new route that hands out a token or a ticket belongs to it."""
+    assert {(route.method, route.pattern) for route in ROUTES if route.owner} == OWNERS
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
+def test_what_a_session_may_do(route) -> None:
+    """All but what hands out power, which it is told by a code of its own."""
+    if not route.owner:
+        dispatch.check_owner(route, PAGE)
+        return
+    with pytest.raises(ApiError) as caught:
+        dispatch.check_owner(route, PAGE)
+    assert caught.value.code is ErrorCode.SESSION_REFUSED and caught.value.status == 403
+    with pytest.raises(ApiError) as caught:
+        dispatch.check_owner(route, "camera")
+    assert caught.value.code is ErrorCode.UNAUTHORIZED
+    dispatch.check_owner(route, None)

@@ -1,0 +1,269 @@
+"""What a visitor sees on bad days: each failure as what it is, what to do, and how the page goes on by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from browsing import FAKE_DEVICES, Visit, launch, pass_frames, ticket, visit
+from conftest import MODELS, Server, StartServer, start_server
+from ports import free_port
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Playwright
+
+pytestmark = [pytest.mark.browser, pytest.mark.live]
+
+SEVEN = str(MODELS / "digits" / "samples" / "7.png")
+AWAY, FROZEN = "The server does not answer.", "The server takes long to answer."
+CODES = {
+    "QUEUE_FULL": (429, "Try again in 7 s."),
+    "MODEL_FAILED": (503, "The model cannot be loaded."),
+    "MEMORY_BUDGET": (503, "There is no room in memory."),
+    "LOW_POWER": (503, "The device saves power."),
+    "SHUTTING_DOWN": (503, "Not now."),
+    "ORIGIN_REFUSED": (403, "The server refused this page."),
+    "MODEL_NOT_FOUND": (404, "It is not there any more."),
+    "INFERENCE_FAILED": (500, "The model failed on this input."),
+    "DEADLINE_EXCEEDED": (504, "Its turn did not come in time."),
+}
+
+
+@pytest.fixture
+def frail_server(models_copy: Path, new_server: StartServer) -> Server:
+    """A server of this test alone, which it may stop, on a port that a second one can take."""
+    options = ("--http-port", str(free_port()), "--max-body-bytes", "100000")
+    return new_server(models_copy, *options, environment={"POCKETSERVE_TFJS_MODULES": os.devnull})
+
+
+@pytest.fixture
+def guest(browser: Browser, frail_server: Server) -> Iterator[Visit]:
+    """A visitor of that server, who has typed the token: the page can make a session anew."""
+    with visit(browser, frail_server, locale="en-US") as here:
+        assert frail_server.token is not None
+        here.page.goto(frail_server.url)
+        here.page.fill("#token", frail_server.token)
+        here.page.click("form button")
+        here.page.wait_for_selector("article")
+        yield here
+
+
+def ask_seven(visited: Visit) -> None:
+    visited.open_model("digits", "picture")
+    visited.page.set_input_files("input[type=file]", SEVEN)
+
+
+def test_token_is_nowhere_in_the_browser(guest: Visit) -> None:
+    """Neither in the address, nor in what the page keeps, nor in a cookie."""
+    token = guest.server.token
+    kept = guest.page.evaluate(
+        "JSON.stringify([location.href, {...sessionStorage}, {...localStorage}, document.cookie])"
+    )
+    assert token not in kept and "pocketserve-session" in kept
+    assert guest.page.context.cookies() == []
+
+
+def test_wrong_token_is_told(browser: Browser, page_server: Server) -> None:
+    with visit(browser, page_server, locale="en-US") as here:
+        here.page.goto(page_server.url)
+        here.page.fill("#token", "not-the-token-" + 30 * "x")
+        here.page.click("form button")
+        assert "This is not the token of this server." in here.problem("UNAUTHORIZED")
+
+
+def test_ticket_is_good_once(browser: Browser, page_server: Server) -> None:
+    with visit(browser, page_server, locale="en-US") as here:
+        address = f"{page_server.url}/#ticket={ticket(page_server)}"
+        here.page.goto(address)
+        here.page.wait_for_selector("article")
+        second = here.page.context.browser.new_page()
+        second.goto(address)
+        second.wait_for_selector(".problem:has-text('This address was used before')")
+        assert second.url == f"{page_server.url}/"
+        second.close()
+
+
+def test_stopped_and_started_again(guest: Visit, models_copy: Path, tmp_path: Path) -> None:
+    """The page says so, and goes on by itself: the try that was open answers again."""
+    ask_seven(guest)
+    guest.best("7")
+    guest.server.stop()
+    guest.page.wait_for_selector(f".banner:has-text('{AWAY}')")
+    folder = tmp_path / "again"
+    folder.mkdir()
+    (folder / "token").write_text(f"{guest.server.token}\n")
+    (folder / "token").chmod(0o600)
+    again = start_server(folder, models_copy, "--http-port", str(guest.server.port))
+    try:
+        guest.page.wait_for_selector(".banner", state="detached")
+        ask_seven(guest)
+        guest.best("7")
+    finally:
+        again.stop()
+
+
+def test_frozen_and_woken(guest: Visit) -> None:
+    guest.server.process.send_signal(signal.SIGSTOP)
+    try:
+        guest.page.wait_for_selector(f".banner:has-text('{FROZEN}')")
+    finally:
+        guest.server.process.send_signal(signal.SIGCONT)
+    guest.page.wait_for_selector(".banner", state="detached")
+    ask_seven(guest)
+    guest.best("7")
+
+
+def test_session_of_a_ticket_ends_with_the_server(
+    browser: Browser, frail_server: Server, models_copy: Path, tmp_path: Path
+) -> None:
+    """Without the typed token the page asks for a new way in."""
+    with visit(browser, frail_server, locale="en-US") as here:
+        here.enter()
+        frail_server.stop()
+        here.page.wait_for_selector(f".banner:has-text('{AWAY}')")
+        folder = tmp_path / "other"
+        folder.mkdir()
+        other = start_server(folder, models_copy, "--http-port", str(frail_server.port))
+        try:
+            here.page.wait_for_selector(".notice:has-text('Your session has ended')")
+        finally:
+            other.stop()
+
+
+def test_too_large(guest: Visit, tmp_path: Path) -> None:
+    large = tmp_path / "large.png"
+    large.write_bytes(bytes(200_000))
+    guest.open_model("digits", "picture")
+    guest.page.set_input_files("input[type=file]", str(large))
+    assert "The input is too large." in guest.problem("BODY_TOO_LARGE")
+
+
+def test_unreadable_input(visited: Visit, tmp_path: Path) -> None:
+    odd = tmp_path / "odd.png"
+    odd.write_bytes(b"no picture at all")
+    visited.open_model("digits", "picture")
+    visited.page.set_input_files("input[type=file]", str(odd))
+    assert "The model cannot take this input." in visited.problem("INVALID_INPUT")
+    visited.page.set_input_files("input[type=file]", SEVEN)
+    visited.best("7")
+    assert visited.page.locator(".problem").count() == 0
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_refusals_are_told(visited: Visit, code: str) -> None:
+    """Answers as the server words them, put in its place: each has its own sentence and what to do."""
+    status, words = CODES[code]
+    body = json.dumps({"error": "One sentence of the server.", "code": code})
+    visited.page.route(
+        "**/predictions/**",
+        lambda route: route.fulfill(
+            status=status, body=body, headers={"Retry-After": "7"}, content_type="application/json"
+        ),
+    )
+    ask_seven(visited)
+    told = visited.problem(code)
+    assert words in told and "One sentence of the server." in told
+    visited.page.unroute("**/predictions/**")
+    visited.page.click("button:text-is('Ask again')")
+    visited.best("7")
+
+
+def test_superseded_frames_are_no_failure(visited: Visit) -> None:
+    """The camera goes on when a newer frame took the place of one."""
+    answered: list[int] = []
+
+    def refuse_every_second(route: object) -> None:
+        answered.append(1)
+        if len(answered) % 2:
+            body = json.dumps({"error": "A newer request took its place.", "code": "SUPERSEDED"})
+            route.fulfill(status=409, body=body, content_type="application/json")  # type: ignore[attr-defined]
+        else:
+            route.continue_()  # type: ignore[attr-defined]
+
+    visited.page.route("**/predictions/**", refuse_every_second)
+    visited.open_model("digits", "camera")
+    visited.page.click("text=Start the camera")
+    visited.best("7")
+    assert visited.page.locator(".problem").count() == 0
+    visited.page.click("text=Stop")
+
+
+def test_unload_load_and_reload(guest: Visit) -> None:
+    card = guest.page.locator("article[data-model=digits]")
+    card.locator("button:text-is('Load')").click()
+    card.locator("button:text-is('Reload')").click()
+    card.locator("button:text-is('Unload')").click()
+    card.locator(".chip.stopped").wait_for()
+    assert guest.server.call("GET", "/v2/models/digits/ready").status_code != 200
+    card.locator("button:text-is('Load')").click()
+    card.locator(".chip.loaded").wait_for()
+    assert guest.server.call("GET", "/v2/models/digits/ready").status_code == 200
+
+
+def test_unavailable_versions_are_grouped_by_framework(guest: Visit) -> None:
+    reasons = guest.page.locator("article[data-model=digits] .reasons")
+    reasons.locator("summary").click()
+    assert "npm install" in reasons.inner_text()  # of TensorFlow.js, which this server does not find anywhere
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [((FAKE_DEVICES[0],), "NotAllowedError"), ((FAKE_DEVICES[1],), "NotFoundError")],
+    ids=["refused", "none"],
+)
+def test_no_camera(playwright: Playwright, page_server: Server, arguments: tuple[str, ...], code: str) -> None:
+    browser = launch(playwright, *arguments)
+    try:
+        with visit(browser, page_server, locale="en-US") as here:
+            here.enter()
+            here.open_model("digits", "camera")
+            here.page.click("text=Start the camera")
+            here.problem(code)
+    finally:
+        browser.close()
+
+
+def test_address_that_is_not_secure(visited: Visit) -> None:
+    """As at an address of the network: there is no camera, and the page says why."""
+    visited.page.evaluate("Object.defineProperty(window, 'isSecureContext', {value: false})")
+    visited.open_model("digits", "camera")
+    visited.page.click("text=Start the camera")
+    assert "http://127.0.0.1" in visited.problem("insecure")
+
+
+def test_hidden_page_asks_nothing(visited: Visit) -> None:
+    """While hidden it neither watches nor sends frames; shown again it goes on."""
+    hide = """on => {
+        Object.defineProperty(document, 'hidden', {value: on, configurable: true});
+        document.dispatchEvent(new Event('visibilitychange')) }"""
+    visited.open_model("digits", "camera")
+    visited.page.click("text=Start the camera")
+    visited.best("7")
+    visited.page.evaluate(hide, True)
+    pass_frames(visited, 20)  # what was under way ends
+    asked: list[str] = []
+    visited.page.on("request", lambda request: asked.append(request.url))
+    pass_frames(visited, 20)
+    assert asked == []
+    with visited.page.expect_request(lambda request: "/predictions/" in request.url):
+        visited.page.evaluate(hide, False)
+    visited.page.click("text=Stop")
+
+
+def test_two_tabs_have_sessions_of_their_own(visited: Visit) -> None:
+    """A second tab asks for a way in; a ticket that comes into the open page is taken, and both go on."""
+    second = visited.page.context.new_page()
+    second.goto(visited.server.url)
+    second.wait_for_selector("#token")
+    second.evaluate("ticket => { location.hash = `ticket=${ticket}` }", ticket(visited.server))
+    second.wait_for_selector("article")
+    assert second.url == f"{visited.server.url}/"
+    ask_seven(visited)
+    visited.best("7")
+    second.close()
