@@ -18,6 +18,11 @@ from .errors import clean_text
 _log = logging.getLogger(__name__)
 
 CPU = "CPUExecutionProvider"
+EXACT_SUMS = "session.x64quantprecision", "1"
+"""Session entry: int8 sums do not overflow on x86 without VNNI, where they are 12 % off otherwise; no effect elsewhere.
+
+Source: ``kOrtSessionOptionsAvx2PrecisionMode`` of ONNX Runtime.
+"""
 _NO_DEVICES = (CPU, "AzureExecutionProvider")  # the second one asks a server elsewhere
 
 
@@ -95,6 +100,7 @@ def _native(ort: Any, path: Path, threads: int, providers: Sequence[str]) -> Any
         # Spinning keeps a phone's cores awake.
         options.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
     options.add_session_config_entry("session.load_model_format", "ONNX")  # whatever its name: only that was checked
+    options.add_session_config_entry(*EXACT_SUMS)
     if providers:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return ort.InferenceSession(
