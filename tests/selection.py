@@ -12,6 +12,7 @@ MARKS: Final = {
     "live": "starts a real server process",
     "alone": "measures memory, threads or cores: no other test runs meanwhile",
     "assets": "needs the folder of public test models beside the project (see tests/README.md)",
+    "browser": "needs Playwright and Chromium, which ``make test-all`` fetches where none is installed",
     "onnx": "needs ONNX Runtime",
     "heic": "needs pillow-heif",
     "torch": "needs PyTorch and ExecuTorch",
@@ -20,6 +21,7 @@ MARKS: Final = {
     "compiler": "needs a C compiler (cc, gcc or clang)",
     "java": "needs a JDK 17, and Debian packages for the Android tools",
     "conformance": "runs other people's clients against a live server",
+    "triton": "runs the real Triton, in an environment of its own",
     "wheel": "builds the wheel and installs it into an empty environment",
     "simulated": "waits for a simulated phone, in real time",
     "convert": "needs the environments of converters (gigabytes)",
@@ -29,7 +31,7 @@ MARKS: Final = {
 HOW: Final = ("live", "alone")
 """Marks that say how a test runs, not what it needs."""
 
-BIG: Final = frozenset(MARKS) - {*HOW, "assets", "onnx"}
+BIG: Final = frozenset(MARKS) - {*HOW, "assets", "browser", "onnx"}
 
 SANS_NUMPY: Final = (
     *("wire", "pairing/test_srp.py", "pairing/test_desk.py", "repository/test_manifest.py", "android"),
@@ -80,10 +82,30 @@ SANS_FRAMEWORKS: Final = (
     *("transports/test_request_log.py", "attacks/test_hostile_servers.py", "attacks/test_port_hijackers.py"),
     *("attacks/test_http_strangers.py", "attacks/test_library_patterns.py", "attacks/test_pairing_flood.py"),
     *("cli/test_predict_many.py", "cli/test_signals.py", "cli/test_status.py", "cli/test_tuning.py"),
+    *("cli/test_open.py", "http/test_http_page.py", "attacks/test_web_page.py", "test_web_sessions.py"),
+    *("folder", "pairing", "scaleout", "test_codegen.py", "test_docs.py"),
 )
 """Knows arrays, pictures and models of TFLite and ONNX, but nothing that only some environments have (as
 ``tasks/test_pictures.py`` does, by pillow-heif); NumPy is of one version in all but the one of the older
 ``tflite_runtime``."""
+
+SANS_TFLITE: Final = (
+    *SANS_NUMPY,
+    *("socket", "pairing", "repository", "simulate", "live", "folder", "client/test_client_vectors.py"),
+    *("http/test_http_framing.py", "http/test_http_limits.py", "http/test_http_connections.py", "http/test_chunked.py"),
+    *("http/test_http_openapi.py", "http/test_http_request_vectors.py", "http/test_http_overload.py"),
+    *("http/test_http_strangers.py", "http/test_waiting.py", "transports/test_dispatch.py"),
+    *("transports/test_listener.py", "transports/test_request_log.py", "transports/test_traffic.py"),
+    *("attacks/test_bounded_work.py", "attacks/test_descriptions.py", "attacks/test_hostile_servers.py"),
+    *("attacks/test_http_strangers.py", "attacks/test_library_patterns.py", "attacks/test_pairing_flood.py"),
+    *("attacks/test_port_hijackers.py", "attacks/test_readers.py", "attacks/test_starved.py"),
+    *("attacks/test_terminal.py", "cli/test_completion.py", "cli/test_progress.py", "cli/test_signals.py"),
+    *("cli/test_status.py", "cli/test_tuning.py", "compare/test_compare_devices.py", "compare/test_recommend.py"),
+    *("compare/test_report.py", "compare/test_samples.py", "compare/test_statistics.py", "convert/test_zoo.py"),
+    *("test_app_tokens.py", "test_code_measures.py", "test_docs.py", "test_evidence.py", "test_folder_lock.py"),
+    *("test_layering.py", "test_recipes.py", "test_security.py", "test_trust.py", "test_wording.py"),
+)
+"""Speaks bytes, files and words: an older interpreter and an older NumPy change nothing there."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +128,11 @@ class Kind:
 
 KINDS: Final = {
     "dev": Kind(BIG, only_here=SANS_FRAMEWORKS),
-    "all": Kind(frozenset({"convert", "long"}), had=SANS_FRAMEWORKS, complete=True),
-    "soak": Kind(frozenset({"convert"}), complete=True),
-    "tflite-runtime": Kind(BIG | {"onnx"}, had=(*SANS_NUMPY, "test_recipes.py"), complete=True),
-    "convert": Kind(BIG - {"convert"}),
-    "newest": Kind(BIG | {"assets"}),
-    "arm64": Kind(BIG | {"assets", "live"}),
+    "all": Kind(frozenset({"convert", "long", "triton"}), had=SANS_FRAMEWORKS, complete=True),
+    "soak": Kind(frozenset({"browser", "convert", "triton"}), complete=True),
+    "tflite-runtime": Kind(BIG | {"onnx", "browser"}, had=SANS_TFLITE, complete=True),
+    "convert": Kind(BIG - {"convert"} | {"browser"}),
+    "triton": Kind(BIG - {"triton"} | {"browser"}, complete=True),
+    "newest": Kind(BIG | {"assets", "browser"}),
+    "arm64": Kind(BIG | {"assets", "browser", "live"}),
 }

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from browser_tool import can_browse
 from places import ROOT, STATE, find_assets
 from selection import BIG, HOW, KINDS, MARKS, Kind
 
@@ -88,8 +89,12 @@ def _kind(config: pytest.Config) -> Kind:
 
 
 def _without(config: pytest.Config) -> frozenset[str]:
-    """The marks that are left out."""
-    return _kind(config).without | (frozenset() if find_assets() else {"assets"})
+    """The marks that are left out. A complete run has its browser, or fetches it."""
+    kind = _kind(config)
+    missing = {"assets"} if find_assets() is None else set()
+    if not kind.complete and not can_browse():
+        missing.add("browser")
+    return kind.without | missing
 
 
 def _left_out(item: pytest.Item) -> bool:

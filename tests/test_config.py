@@ -56,6 +56,7 @@ GOOD: dict[str, list[tuple[str, Any]]] = {
     "hot_battery": [("0", 0.0), ("39.5", 39.5)],
     "queue_limit": [("1", 1), ("1024", 1024)],
     "batching": [("true", True), ("off", False)],
+    "sequences": [("true", True), ("off", False)],
     "max_batch": [("1", 1), ("1024", 1024)],
     "request_timeout": [("0.001", 0.001), ("86400", 86400.0)],
     "drain_timeout": [("0", 0.0), ("60", 60.0)],
@@ -93,6 +94,7 @@ BAD: dict[str, list[str]] = {
     "hot_battery": ["", "warm"],
     "queue_limit": ["", "many"],
     "batching": ["", "maybe"],
+    "sequences": ["", "maybe"],
     "max_batch": ["", "few"],
     "request_timeout": ["", "1s"],
     "drain_timeout": ["", "soon"],
@@ -265,6 +267,7 @@ def test_every_setting_has_a_flag() -> None:
     options = vars(parser.parse_args(["serve", "FOLDER", *arguments]))
     assert options.pop("models_dir") == "FOLDER"
     assert options.pop("load") == ["1"]
+    assert options.pop("open_page") is False  # no setting: it says what happens once, now
     assert options == dict.fromkeys(switches, False) | dict.fromkeys(texts - {"load"}, "1")
 
 
@@ -304,8 +307,10 @@ def test_sizes_that_are_none(text: str) -> None:
     ("host", "allowed"),
     [
         ("127.0.0.1", True),
+        ("127.1.0.20", True),
         ("::1", True),
         ("localhost", True),
+        ("127.0.0.256", False),
         ("0.0.0.0", False),
         ("::", False),
         ("", False),

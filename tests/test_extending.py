@@ -113,6 +113,8 @@ def test_a_task_answers_and_is_described(server: Server, environment: dict[str, 
     assert high["predictions"] == [{"label": "high", "value": 9.5}]
     printed = pocketserve(environment, "inspect", str(extended / "my-models" / "alarm"))
     assert "limit-alarm" in printed and "high above 4, else low" in printed
+    card = server.call("GET", "/v2/models/alarm").json()["card"]
+    assert card["accepts"] == ["tensors"]
 
 
 def test_a_route_is_served_and_described(server: Server) -> None:

@@ -148,8 +148,9 @@ FORBIDDEN = {
     "pocketserve.inference.validate": ["pocketserve.inference.operations", "pocketserve.inference.call"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.api": [*HTTP, "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.scaleout": ["flask", "werkzeug", "pocketserve.tasks", "pocketserve.convert", "pocketserve_client"],
     "pocketserve.transports.socket": ["flask", "werkzeug", "waitress", "pocketserve.transports.http"],
-    "pocketserve.transports": ["pocketserve.server", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.transports": ["pocketserve.server", "pocketserve.scaleout", "pocketserve.cli", "pocketserve_client"],
 }
 
 

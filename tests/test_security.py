@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pocketserve.auth.guard import Guard, TokenFileError, ensure_token, read_token
 from pocketserve.cli.token_file import token_file_fault
@@ -191,7 +194,15 @@ HOSTS = {
     "user@127.0.0.1": False,
     "127.0.0.1@evil.com": False,
     "127.1": False,
-    "127.0.0.2": False,
+    "127.0.0.2": True,
+    "127.1.0.20:8470": True,
+    "127.255.255.255": True,
+    "127.0.0.256": False,
+    "127.0.0.01": False,
+    "127.0.0.1.": False,
+    "127.0.1": False,
+    "128.0.0.1": False,
+    "127.0.0.2.evil.com": False,
     "2130706433": False,
     "0.0.0.0": False,
     "::1": False,
@@ -199,6 +210,24 @@ HOSTS = {
     "[::1": False,
     "[0:0:0:0:0:0:0:1]": False,
     "localhost.": False,
+    "e9afbc3de8ceb22f8ad4ff85f953948f.localhost": True,
+    "e9afbc3de8ceb22f8ad4ff85f953948f.localhost:8470": True,
+    "A-B.LocalHost": True,
+    f"{'a' * 63}.localhost": True,
+    f"{'a' * 64}.localhost": False,
+    ".localhost": False,
+    "a..localhost": False,
+    "a.b.localhost": False,
+    "-a.localhost": False,
+    "a-.localhost": False,
+    "a_b.localhost": False,
+    "a.localhost.": False,
+    "a.localhost.evil.com": False,
+    "alocalhost": False,
+    "a.localhost\n": False,
+    "a.localhost:99999": False,
+    "evil.com:80.localhost": False,
+    "\u0430.localhost": False,
     "löcalhost": False,
 }
 
@@ -255,6 +284,59 @@ def test_origins(origin: str | None) -> None:
     with pytest.raises(ApiError) as caught:
         Guard(None).check_source(OWN, origin)
     assert caught.value.code is ErrorCode.ORIGIN_REFUSED
+
+
+FRESH = "e9afbc3de8ceb22f.localhost:8470"
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "passes"),
+    [
+        (FRESH, None, True),
+        (FRESH, f"http://{FRESH}", True),
+        (FRESH, f"http://{FRESH.upper()}", True),
+        (FRESH, "http://127.0.0.1:8470", False),
+        (FRESH, "http://localhost:8470", False),
+        (FRESH, f"http://a{FRESH}", False),
+        (FRESH, "http://e9afbc3de8ceb22f.localhost:8471", False),
+        (OWN, f"http://{FRESH}", False),
+    ],
+)
+def test_each_name_is_an_origin_of_its_own(host: str, origin: str | None, passes: bool) -> None:
+    """A page that was opened under one name reaches the server under that name alone."""
+    if passes:
+        Guard(None).check_source(host, origin)
+        return
+    with pytest.raises(ApiError) as caught:
+        Guard(None).check_source(host, origin)
+    assert caught.value.code is ErrorCode.ORIGIN_REFUSED
+
+
+def refusal_of(host: str) -> ErrorCode | None:
+    """The code that a Host header is refused with; None where it passes."""
+    try:
+        Guard(None).check_source(host, None)
+    except ApiError as error:
+        return error.code
+    return None
+
+
+NAMES_OF_THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")
+
+
+@given(st.one_of(st.text(), st.from_regex(r"[a-z0-9.:\-\[\]@/_ ]{0,40}(localhost|127\.0\.0\.1)?(:[0-9]{0,6})?")))
+@settings(derandomize=True, deadline=None, database=None, max_examples=1000)
+def test_any_host(host: str) -> None:
+    """What passes is a name of this machine, or one label and .localhost, and a port; nothing else is raised."""
+    refusal = refusal_of(host)
+    if refusal is not None:
+        assert refusal is ErrorCode.HOST_REFUSED
+        return
+    name, colon, port = host.rpartition(":") if re.search(r":\d+$", host) else (host, "", "")
+    assert not colon or int(port) <= 65535
+    label, dot, rest = name.lower().partition(".")
+    is_fresh = dot and rest == "localhost" and 0 < len(label) <= 63 and label.replace("-", "").isalnum()
+    assert (name.lower() in NAMES_OF_THIS_MACHINE or is_fresh) and host.isascii()
 
 
 def test_the_host_is_checked_before_the_origin() -> None:

@@ -36,19 +36,21 @@ def test_kinds_leave_out_marks_that_exist() -> None:
 def test_the_makefile_names_kinds() -> None:
     """Each run of pytest there is of a kind that exists, and no list of marks stands beside it."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    assert set(re.findall(r"-m pytest --for ([\w-]+)", makefile)) == {"dev", "all", "convert", "tflite-runtime"}
-    assert makefile.count("-m pytest") == 4 and "not (" not in makefile
+    kinds = set(re.findall(r"-m pytest --for ([\w-]+)", makefile))
+    assert kinds == {"dev", "all", "convert", "tflite-runtime", "triton"}
+    assert makefile.count("-m pytest") == 5 and "not (" not in makefile
 
 
 def test_no_test_falls_between_the_kinds() -> None:
     """Wherever it lies and whatever it needs, ``make test-all`` runs it, or ``make test-convert`` where it needs the
-    environments of converters, or ``make soak`` what is ``long``. Assets may be missing, which is told."""
-    alone = set(MARKS) - {"assets", "convert", "long"}
+    environments of converters, ``make soak`` what is ``long``, or ``make test-triton``. Assets may be missing, which is
+    told."""
+    alone = set(MARKS) - {"assets", "convert", "long", "triton"}
     some = [set(marks) for number in (0, 1, 2) for marks in itertools.combinations(alone, number)]
-    needs = [{"convert"}, {"long", "soak"}, *some]
+    needs = [{"convert"}, {"triton", "live"}, {"long", "soak"}, *some]
     for place in {*KINDS["all"].had, *KINDS["tflite-runtime"].had, "http/test_http.py"}:
         for marks in needs:
-            kinds = ("dev", "all", "tflite-runtime", "convert", "soak")
+            kinds = ("dev", "all", "tflite-runtime", "convert", "soak", "triton")
             runs = [kind for kind in kinds if not _left_out(item(kind, place, marks))]
             assert runs, (place, marks)
 
@@ -60,8 +62,8 @@ def item(kind: str, place: str, marks: set[str]) -> Any:
 
 
 def test_what_other_runs_rely_on_may_not_be_skipped() -> None:
-    """``make test`` alone has what the others leave out: a package that is missing there would go unnoticed."""
-    assert KINDS["dev"].only_here == KINDS["all"].had and {*KINDS["tflite-runtime"].had} <= {*KINDS["all"].had}
+    """What ``all`` leaves out ``make test`` alone has; all else ``all`` has: no missing package goes unnoticed."""
+    assert KINDS["dev"].only_here == KINDS["all"].had and KINDS["all"].complete
     assert _had_to_run(KINDS["dev"], TESTS / "tasks/test_wordpiece.py")
     assert not _had_to_run(KINDS["dev"], TESTS / "http/test_http_lifecycle.py")
 

@@ -24,8 +24,10 @@ from pocketserve import __version__
 pytestmark = pytest.mark.wheel
 
 PACKAGES = ("pocketserve", "pocketserve_simulate", "pocketserve_wire", "pocketserve_client")
+WEB = ROOT / "server" / "pocketserve" / "web"
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 PIP_TIMEOUT_S = 240
+TEMPLATES = ROOT / "server/pocketserve/codegen/templates"
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,10 @@ def test_name_and_content(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names} == {*PACKAGES, f"pocketserve-{__version__}.dist-info"}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert f"pocketserve-{__version__}.dist-info/licenses/LICENSE" in names
+    assert f"pocketserve-{__version__}.dist-info/licenses/server/pocketserve/web/vendor/lit-html/LICENSE" in names
+    assert {f"pocketserve/web/{path.relative_to(WEB)}" for path in WEB.rglob("*") if path.is_file()} <= names
     assert "pocketserve_simulate/scenarios/commute.toml" in names
+    assert {f"pocketserve/codegen/templates/{path.name}" for path in TEMPLATES.glob("*.j2")} <= names
     assert not any(
         name.endswith((".pyc", "token")) or "/tests/" in name or "embedded_models/recipes" in name for name in names
     )
@@ -111,7 +116,7 @@ def test_source_distribution(tmp_path: Path) -> None:
     )
     unwanted = (".venv", "__pycache__", ".git/", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ci")
     assert not [name for name in files if any(part in name for part in unwanted) or name.endswith(("token", ".log"))]
-    assert sum(files.values()) < 14_000_000 and max(files.values()) < 600_000  # nothing large has slipped in
+    assert sum(files.values()) < 15_000_000 and max(files.values()) < 600_000  # nothing large has slipped in
 
 
 def test_imports_without_a_framework(installed: Installed) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pocketserve.messages import did_you_mean, excerpt, listed, near, plural
+from pocketserve.messages import did_you_mean, excerpt, label_list, listed, near, plural
 
 
 def test_one_is_not_told_as_several() -> None:
@@ -16,6 +16,11 @@ def test_names_are_listed_up_to_a_number() -> None:
     assert listed(["a", "b"], 2) == "'a', 'b'"
     assert listed(iter("abc"), 2) == "'a', 'b' and 1 more"
     assert len(listed(["x" * 1000], 2)) == 130
+
+
+def test_labels_with_commas_stand_in_quotes() -> None:
+    """So that none is taken for two."""
+    assert label_list(["cat", "tench, Tinca tinca", "dog"]) == 'cat, "tench, Tinca tinca", dog'
 
 
 def test_what_others_say_is_cut_between_words() -> None:

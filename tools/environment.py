@@ -44,10 +44,10 @@ class Environment:
 
 ENVIRONMENTS = {
     "core": Environment(".venv", ("tflite", "image", "qr"), satisfied_by="dev"),
-    "dev": Environment(".venv", ("tflite", "onnx", "image", "qr", "dev")),
+    "dev": Environment(".venv", ("tflite", "onnx", "image", "qr", "dev", "browser")),
     "all": Environment(
         ".venv-all",
-        ("tflite", "image", "heic", "qr", "torch", "onnx", "executorch", "tensorflow", "dev", "conformance"),
+        ("tflite", "image", "heic", "qr", "torch", "onnx", "executorch", "tensorflow", "dev", "browser", "conformance"),
         also=("torch==2.13.0",),  # named here too, or executorch brings a build with gigabytes of CUDA
         npm=("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0"),
     ),
@@ -63,6 +63,13 @@ ENVIRONMENTS = {
         ".venv-zoo",
         ("tflite", "image", "torch", "onnx"),
         also=("torch==2.13.0", "torchvision==0.28.0", "onnx==1.23.2", "onnxscript==0.7.2"),
+    ),
+    # A real Triton, whose Python backend reads arrays of NumPy 2 as empty. Nothing else here has its clients' versions.
+    "triton": Environment(
+        ".venv-triton",
+        ("tflite", "onnx"),
+        constraints="constraints-triton.txt",
+        also=("nvidia-pytriton==0.7.0", "numpy<2", "onnx>=1.16", "pytest>=8.2", "pytest-xdist", "hypothesis"),
     ),
     "release": Environment(".venv-release", ("release",)),
     "bench": Environment(".bench/own", ("tflite", "image", "qr", "bench")),

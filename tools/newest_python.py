@@ -34,6 +34,7 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 WHEELS = (
     *CORE_WHEELS,
     *("segno", "scikit-learn", "srptools", "sentencepiece", "tokenizers", "zxing-cpp", "hatchling"),
+    "gunicorn",
     "pytest-xdist",
     "openapi-spec-validator",
 )

@@ -12,6 +12,7 @@ import filecmp
 import hashlib
 import importlib.metadata
 import io
+import json
 import os
 import re
 import shutil
@@ -97,7 +98,8 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def write_parts(output: Path, version: str, epoch: int) -> None:
-    """Write the SBOM: the files of the release with their hashes, and the packages that the core needs, as tested.
+    """Write the SBOM: the files of the release with their hashes, the packages that the core needs, as tested, and the
+    libraries of the web page, which are part of the wheel.
 
     Frameworks are not in it: each is the choice of whoever installs it, and none is part of a file here.
     """
@@ -112,7 +114,7 @@ def write_parts(output: Path, version: str, epoch: int) -> None:
     root.type = ComponentType.APPLICATION
     root.components = [_file(path) for path in sorted(output.iterdir())]
     bom.metadata.component = root
-    bom.components = components.values()
+    bom.components = [*components.values(), *_page_libraries()]
     for name, component in {"pocketserve": root, **components}.items():
         bom.register_dependency(component, [components[need] for need in needs(name)])
     (output / f"pocketserve-{version}.cdx.json").write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n", "utf-8")
@@ -155,6 +157,25 @@ def _component(name: str) -> Any:
         purl=PackageURL("pypi", name=name, version=version),
         licenses=[LicenseFactory().make_from_string(text)] if text else [],
     )
+
+
+def _page_libraries() -> list[Any]:
+    """Return the libraries of the web page as parts of the SBOM."""
+    from cyclonedx.contrib.license.factories import LicenseFactory
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    return [
+        Component(
+            name=name,
+            version=package["version"],
+            type=ComponentType.LIBRARY,
+            bom_ref=f"npm:{name}=={package['version']}",
+            purl=PackageURL("npm", name=name, version=package["version"]),
+            licenses=[LicenseFactory().make_from_string(package["licence"])],
+        )
+        for name, package in json.loads((ROOT / "tools" / "vendor.json").read_text("utf-8")).items()
+    ]
 
 
 def _file(path: Path) -> Any:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pocketserve.messages import did_you_mean, near
+from pocketserve.system import is_loopback
 from pocketserve_wire import limits
 
 APP_NAME: Final = "pocketserve"
@@ -31,7 +32,7 @@ OTHER_VARIABLES: Final = frozenset(
         *("SOAK", "SOAK_TABLE", "SOAK_REQUESTS"),
         # tools, the package for Termux, and the recipe of the embedded model numbers
         *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),
-        *("HOMEPAGE", "FONTS"),
+        *("HOMEPAGE", "FONTS", "CHROMIUM", "CHROMIUM_FOLDER"),
     )
 )
 """Variables of ours that are no settings, so that they are not taken for misspelt ones."""
@@ -131,6 +132,7 @@ class Config:
         64, "Requests that may wait for one busy model; the next one is answered 429.", (1, 1024)
     )
     batching: bool = _setting(True, "Run waiting requests together where the model allows it and it pays.")
+    sequences: bool = _setting(True, "Answer requests with a sequence_id; off where several servers share an address.")
     max_batch: int = _setting(8, "Rows that are run together at most.", (1, 1024), "rows")
     request_timeout: float = _setting(
         60.0, "Longest time a request may wait when it names no timeout.", (0.001, DAY_S), "seconds"
@@ -185,7 +187,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "access and files": ("auth", "token_file", "state_dir", "ready_file"),
     "log": ("log_level", "log_format", "request_log"),
     "processor and battery": ("threads", "low_power", "low_battery", "hot_battery"),
-    "waiting requests": ("queue_limit", "batching", "max_batch", "request_timeout", "drain_timeout"),
+    "waiting requests": ("queue_limit", "batching", "max_batch", "request_timeout", "drain_timeout", "sequences"),
     "limits": (
         *("max_body_bytes", "max_image_pixels", "decode_budget", "http_threads", "max_connections"),
         *("socket_connections", "socket_inflight", "socket_bytes_inflight", "socket_idle"),
@@ -281,5 +283,5 @@ def _check(config: Config) -> None:
                 raise ConfigError(f"{name} must lie between {low} and {high}, not {value}")
         if choices and value not in choices:
             raise ConfigError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
-    if not config.auth and config.host not in ("127.0.0.1", "::1", "localhost"):
+    if not config.auth and config.host not in ("::1", "localhost") and not is_loopback(config.host):
         raise ConfigError(f"--no-auth works on loopback only; {config.host} can be reached from the network")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 MAX_WORD = 40
@@ -23,6 +24,11 @@ def listed(names: Iterable[str], maximum: int) -> str:
     names = list(names)
     text = ", ".join(repr(name[:128]) for name in names[:maximum])
     return f"{text} and {len(names) - maximum:,} more" if len(names) > maximum else text
+
+
+def label_list(labels: Iterable[str]) -> str:
+    """Return labels with commas between them; one that holds a comma itself stands in quotes."""
+    return ", ".join(json.dumps(label, ensure_ascii=False) if "," in label else label for label in labels)
 
 
 def excerpt(text: object, maximum: int = 300) -> str:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from pocketserve.auth.app_tokens import AppTokens, path_of
 from pocketserve.auth.guard import Guard, ensure_token
 from pocketserve.config import Config
+from pocketserve.engine.replica import Replica
 from pocketserve.messages import listed, plural
 from pocketserve.repository.manifest import name_fault
 from pocketserve.repository.scan import Models
@@ -51,6 +52,10 @@ class Address(NamedTuple):
 
     host: str
     port: int
+
+    def on_this_device(self) -> Address:
+        """Return where programs of this device find it: what listens everywhere is found on loopback, too."""
+        return self._replace(host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host))
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -95,18 +100,9 @@ class _Server:
         self.unfinished = False
         self._config, self._on_ready = config, on_ready
         token = ensure_token(config.token_file) if config.auth else None
-        try:
-            self._service = Service(config, token)
-        except OSError as error:
-            text = f"the models folder {config.models_dir} cannot be read ({error.strerror})"
-            if isinstance(error, NotADirectoryError):
-                text = f"{config.models_dir} is no model file of a known kind"
-            raise StartError(f"{text}; name a folder of models, or a model: pocketserve serve PATH") from None
-        is_watched = sys.stderr is not None and sys.stderr.isatty()
-        if config.request_log == "on" or (config.request_log == "auto" and is_watched):
-            self._service.traffic.log_request = RequestLog().write
+        self._service = open_service(config, token)
         apps = AppTokens(path_of(config.token_file)) if config.auth else None
-        guard = Guard(token, config.allowed_hosts, apps)
+        guard = Guard(token, config.allowed_hosts, apps, self._service.pages)
         try:
             app = create_server_app(self._service, guard)
             self._http = HttpServer(app, config, guard, traffic=self._service.traffic)
@@ -115,6 +111,7 @@ class _Server:
             raise _by_another_server(error, config.state_dir) from None
         http = Address(self._http.host, self._http.port)
         self._endpoints = Endpoints(http, Address(self._sockets.host, self._sockets.port) if self._sockets else None)
+        self._service.page_url = f"http://{http.on_this_device()}/"
         _warn_of_killed(config.state_dir)
         ports = tuple(address.port for address in self._endpoints if address is not None)
         self._run_lock = RunLock(config.state_dir, ports, str(http), str(config.models_dir.absolute()))
@@ -200,10 +197,29 @@ class _Server:
         self._http.stop()
 
 
-def write_ready_file(path: Path, config: Config, endpoints: Endpoints) -> None:
-    """Tell other programs where the server listens; the file appears whole or not at all."""
+def open_service(config: Config, token: str | None, replica: Replica | None = None) -> Service:
+    """Return the service of a process, with its log of requests.
+
+    Raises:
+        StartError: the models folder cannot be read.
+    """
+    try:
+        service = Service(config, token, replica)
+    except OSError as error:
+        text = f"the models folder {config.models_dir} cannot be read ({error.strerror})"
+        if isinstance(error, NotADirectoryError):
+            text = f"{config.models_dir} is no model file of a known kind"
+        raise StartError(f"{text}; name a folder of models, or a model: pocketserve serve PATH") from None
+    is_watched = sys.stderr is not None and sys.stderr.isatty()
+    if config.request_log == "on" or (config.request_log == "auto" and is_watched):
+        service.traffic.log_request = RequestLog().write
+    return service
+
+
+def write_ready_file(path: Path, config: Config, endpoints: Endpoints, pid: int = 0) -> None:
+    """Tell other programs where a server listens, by default this process; the file appears whole or not at all."""
     content = {
-        "pid": os.getpid(),
+        "pid": pid or os.getpid(),
         "http": endpoints.http._asdict(),
         "socket": endpoints.socket._asdict() if endpoints.socket is not None else None,
         "token_file": str(config.token_file.absolute()) if config.auth else None,

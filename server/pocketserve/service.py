@@ -6,18 +6,21 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve import __version__
 from pocketserve.auth.pairing import PairingDesk
+from pocketserve.auth.web_sessions import WebSessions
 from pocketserve.config import Config
 from pocketserve.engine.device.power import PowerWatch
 from pocketserve.engine.engine import Engine, State
 from pocketserve.engine.lifecycle.byte_budget import ByteBudget
-from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle
+from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, always
 from pocketserve.engine.lifecycle.state import VersionRecord
+from pocketserve.engine.replica import Replica
 from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.entries import Job
 from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, RequestOptions, read_options
@@ -69,15 +72,20 @@ class Service:
     Args:
         config: the settings.
         token: what pairing hands over; None when no token is asked for.
+        replica: which of several workers it is; None for a server of one process.
     """
 
-    def __init__(self, config: Config, token: str | None = None) -> None:
+    def __init__(self, config: Config, token: str | None = None, replica: Replica | None = None) -> None:
         self.config = config
+        self.replica = replica
+        state_dir = config.state_dir if replica is None else replica.state_dir
         self.traffic = Traffic()
         self.pairing = PairingDesk(token)
+        self.pages = WebSessions()
+        self.page_url = f"http://127.0.0.1:{config.http_port}/"  # until the server knows its port
         self.repository = Repository(config.models_dir)
         self._watch: FolderWatch | None = None
-        self.quarantine = _open_quarantine(config)
+        self.quarantine = _open_quarantine(config, state_dir)
         self.power = PowerWatch(config.low_power, config.low_battery, config.hot_battery)
         self.decode_budget = ByteBudget(config.decode_budget)
         self.trust = TrustStore(config.state_dir)
@@ -90,10 +98,11 @@ class Service:
                 max_image_pixels=config.max_image_pixels,
                 batching=config.batching,
                 max_batch=config.max_batch,
+                is_alone=_is_alone(config, replica),
             ),
             quarantine=self.quarantine,
             power=self.power,
-            snapshots=SnapshotStore(config.state_dir),
+            snapshots=SnapshotStore(state_dir),
             trust=self.trust,
         )
         # What the names of requests stand for, as long as the repository has the same models.
@@ -461,6 +470,13 @@ class Service:
         return time.monotonic() + self.config.request_timeout
 
 
-def _open_quarantine(config: Config) -> Quarantine | None:
+def _is_alone(config: Config, replica: Replica | None) -> Callable[[], bool]:
+    """Return what says whether every request of a sequence comes to this process."""
+    if not config.sequences:
+        return lambda: False
+    return always if replica is None else replica.is_alone
+
+
+def _open_quarantine(config: Config, state_dir: Path) -> Quarantine | None:
     limits = TrialLimits(config.trial_timeout, config.trial_memory)
-    return Quarantine(config.state_dir, limits) if config.quarantine else None
+    return Quarantine(state_dir, limits) if config.quarantine else None

@@ -8,10 +8,12 @@ below that folder. Nothing else is redirected: models, the state folder and the 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
 VARIABLE = "POCKETSERVE_SIMULATION"
+_LOOPBACK = re.compile(r"127(?:\.(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)){3}", re.ASCII)  # RFC 5735, section 3
 
 
 def simulation() -> Path | None:
@@ -29,3 +31,8 @@ def root() -> Path:
     """Return the folder that holds the system's ``proc`` and ``sys``."""
     folder = simulation()
     return folder / "root" if folder else Path("/")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an IPv4 address in decimal form is one of 127.0.0.0/8, which no network leads to."""
+    return _LOOPBACK.fullmatch(host) is not None

@@ -38,3 +38,9 @@ def task_named(name: str) -> TaskDefinition:
     """Import and return a task of ``TASK_NAMES``."""
     task: TaskDefinition = import_module(_MODULES[name]).TASK
     return task
+
+
+def parameter_names() -> tuple[str, ...]:
+    """Import and return the names of request parameters that tasks read."""
+    names: tuple[str, ...] = import_module("pocketserve.tasks.parameters").NAMES
+    return names

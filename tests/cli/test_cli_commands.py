@@ -17,7 +17,7 @@ import pytest
 
 from conftest import MODELS
 from pocketserve import __version__
-from pocketserve.cli import COMMANDS, main
+from pocketserve.cli import COMMANDS, OTHER_NAMES, WAYS, main
 from pocketserve.cli.commands.bench import memory_of
 from pocketserve.cli.commands.models import _load_each, _print_models
 from pocketserve.cli.commands.predict import _print_answer
@@ -97,8 +97,17 @@ def test_wrong_usage_ends_with_2(capsys, words):
     [
         (["serve", "--port", "8500"], "unrecognized arguments: --port (did you mean --http-port or --socket-port?)"),
         (["serve", "--htp-port=3"], "--htp-port=3 (did you mean --http-port?)"),
-        (["models", "--tok", "x"], "unrecognized arguments: --tok x\n"),
-        (["--vers", "token"], "unrecognized arguments: --vers\n"),
+        (["serve", "--prot", "1"], "--prot (did you mean --http-port or --port-wait or --socket-port?); `pocketserve"),
+        (
+            ["models", "--tok", "x"],
+            "arguments: --tok x (did you mean --token-file?); `pocketserve models --help` lists",
+        ),
+        (["--vers", "token"], "unrecognized arguments: --vers; `pocketserve token --help` lists what it takes\n"),
+        (["serve", "--zzz"], "unrecognized arguments: --zzz; `pocketserve serve --help` lists what it takes\n"),
+        (["stop", "digits"], "arguments: digits; it ends the whole server, and an idle model is unloaded by itself"),
+        (["models", "digits"], "unrecognized arguments: digits; `pocketserve inspect MODEL` shows one model\n"),
+        (["demo", "more"], "unrecognized arguments: more; `pocketserve demo --help` lists what it takes\n"),
+        (["init", "x", "--pixels", "imagnet"], "'imagenet'); did you mean 'imagenet'?\n"),
     ],
 )
 def test_options_have_their_whole_names(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,13 +117,41 @@ def test_options_have_their_whole_names(words: list[str], said: str, capsys: pyt
     assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("word", "meant"), [("modles", "models"), ("Serve", "serve"), ("quake", None)])
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("modles", "models"), ("Serve", "serve"), ("verison", "version"), ("dowload", "download"), ("quake", None)],
+)
 def test_a_misspelt_command_is_guessed(word: str, meant: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([word, "digits"])
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and f"invalid choice: {word!r}" in said
-    assert said.endswith(f"; did you mean {meant!r}?\n") if meant else "did you mean" not in said
+    assert ended.value.code == 2 and f"there is no command {word!r}" in said
+    assert said.endswith(f"; did you mean {meant!r}?\n" if meant else "; `pocketserve --help` lists the commands\n")
+
+
+@pytest.mark.parametrize("word", WAYS)
+def test_commands_that_others_have_lead_to_ours(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command of ours that is named instead is there."""
+    with pytest.raises(SystemExit) as ended:
+        main([word])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.endswith(f"there is no command {word!r}; {WAYS[word]}\n")
+    assert set(re.findall(r"`pocketserve (\w+)", said)) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("words", [["version"], ["-v"], ["-V"], ["--version"]])
+def test_the_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"pocketserve {__version__}\n")
+
+
+def test_help_names_the_words_of_other_tools(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "list, ls for models;" in text and "pull, download for add;" in text
+    assert all(word in text for word in OTHER_NAMES)
 
 
 @pytest.mark.parametrize(
@@ -676,6 +713,18 @@ def test_a_file_is_described(run, tmp_path):
     assert described["parameters"]["file"] == "digits.int8.tflite"
     int8 = MODELS.parent / "tests" / "runtimes" / "data" / "int8_io.tflite"
     assert re.search(r"^input +\S+ +INT8 +\[any, 3\] +0\.00777\d+ \* \(q - 0\)$", run("inspect", int8), re.MULTILINE)
+
+
+def test_tensors_on_a_phone(run, monkeypatch):
+    """Where a line has no room for a tensor, its facts stand below its name; no column is printed for nothing."""
+    int8 = MODELS.parent / "tests" / "runtimes" / "data" / "int8_io.tflite"
+    monkeypatch.setenv("COLUMNS", "45")
+    shown = run("inspect", int8)
+    assert max(map(len, shown.partition("shell:")[0].splitlines())) <= 45
+    name = r"^input   \S+\n        INT8  \[any, 3\]\n        0\.00777\d+ \* \(q - 0\)$"
+    assert re.search(name, shown, re.MULTILINE) and "QUANTIZATION" not in shown
+    assert "\ninput.json holds:\n  [[0, 0, 0]]\n" in shown
+    assert "        NAME    DATATYPE  SHAPE\n" in run("inspect", MODELS / "digits" / "digits.tflite")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from pocketserve.cli import main
+from pocketserve.cli.commands.inspect import _print_numbers
 from pocketserve.cli.output import plain_output, print_facts, print_table, print_text, printable
 
 ODD = "a\x1b]0;x\x07\n\u2028\x9b1m\ud800é名"
@@ -88,6 +89,22 @@ def test_colour_is_for_terminals_that_have_it(monkeypatch, variable, has_colour)
     assert ("\x1b" in text) == has_colour and r"\x1b[7m" in text  # what others wrote stays text
 
 
+def test_help_on_a_phone_has_room_for_its_texts(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("pocketserve.cli._width", lambda: 43)
+    with pytest.raises(SystemExit):
+        main(["stop", "--help"])
+    assert "\n  --debug\n        show where an error came from\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "\n    stop         end the running server\n" in capsys.readouterr().out
+
+
+def test_no_line_ends_between_a_number_and_its_unit(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    print_text("it took 180 ms, of which 6.0 ms and 3 statements")
+    assert capsys.readouterr().out == "it took 180 ms, of\nwhich 6.0 ms and 3\nstatements\n"
+
+
 def test_without_a_terminal_there_is_no_colour(capsys, monkeypatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     print_table(["NAME", "STATE"], [["a", "READY"]])
@@ -103,4 +120,23 @@ def test_usage_names_no_options_and_fits(capsys, monkeypatch, columns) -> None:
     lines = capsys.readouterr().err.splitlines()
     usage = "usage: pocketserve serve [options] [MODELS_DIR]"
     assert "\n".join(lines[:-1]) == (usage if columns > 45 else usage.replace(" [o", "\n    [o"))
-    assert lines[-1] == "pocketserve serve: error: unrecognized arguments: --prot"
+    assert lines[-1].startswith("pocketserve serve: error: unrecognized arguments: --prot (did you mean ")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ([("x", "FP32", [-1, 3])], "input.json holds:\n  [[0.0, 0.0, 0.0]]\n"),
+        ([("x", "BYTES", [])], 'input.json holds:\n  "text"\n'),
+        ([("x", "INT8", [0])], "input.json holds:\n  [0]\n"),
+        (
+            [("x", "FP32", [1, 8]), ("h", "BOOL", [2, 1]), ("rate", "INT64", [])],
+            "input.json holds (… is more of the same):\n"
+            '  {"x": [[0.0, … 8 in all]], "h": [[false], … 2 in all], "rate": 0}\n',
+        ),
+    ],
+)
+def test_what_a_file_of_numbers_holds(capsys, inputs, text) -> None:
+    keys = ("name", "datatype", "shape")
+    _print_numbers([dict(zip(keys, each, strict=True)) for each in inputs])
+    assert capsys.readouterr().out == f"\n{text}"

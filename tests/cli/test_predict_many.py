@@ -102,7 +102,10 @@ def test_one_input_keeps_its_form(run: Run, where: list[str], photos: Path) -> N
         assert json.loads(run("digits", word, "--json", *where)[1])["predictions"][0]["label"] == "7"
         assert run("digits", word, *where)[1].startswith("LABEL")
     code, out, err = run("digits", photos / "notes.txt", "--json", *where)
-    assert (code, out) == (1, "") and "not a picture" in err
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        f"pocketserve: {photos / 'notes.txt'}: this is not a picture that the server can read (JPEG, "
+    )
 
 
 def test_what_no_other_input_would_mend(run: Run, where: list[str], photos: Path) -> None:
@@ -122,7 +125,11 @@ def test_pictures_of_the_answers(run: Run, where: list[str], photos: Path, tmp_p
     assert all(path.read_bytes().startswith(b"\x89PNG") and str(path) in out for path in saved)
     run("digits", photos / "3.png", photos / "7.png", "--save", tmp_path / "new" / "folder", *where)
     assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == ["3.answer.png", "7.answer.png"]
-    code, _, err = run("digits", photos / "3.png", photos / "7.png", "--save", photos / "notes.txt", *where)
+    code, _, err = run("digits", photos / "3.png", photos / "7.png", "--save", tmp_path / "two.png", *where)
+    assert code == 1 and not (tmp_path / "two.png").exists()
+    assert "two.png' is the name of one picture, and there are several; name a folder for them" in err
+    (photos / "notes").touch()
+    code, _, err = run("digits", photos / "3.png", photos / "7.png", "--save", photos / "notes", *where)
     assert code == 1 and "cannot be a folder for pictures" in err
 
 

@@ -81,7 +81,9 @@ def test_runit_from_installation_to_removal(termux, capsys) -> None:
     (service / "down").unlink()
     assert main(["service", "install"]) == 0 and not (service / "down").exists()  # what runs is not held down
     assert main(["service", "status"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split() == ["runit", "yes", "yes", "yes"]
+    *_, state, _, log = capsys.readouterr().out.splitlines()
+    assert state.split() == ["runit", "yes", "yes", "yes"]
+    assert log == "its log (runit): tail -f $PREFIX/var/log/sv/pocketserve/current"
     (service / "supervise").mkdir()
     assert main(["service", "remove"]) == 0
     assert f"sv -w 70 force-shutdown {service}" in termux.calls and not service.exists()
@@ -109,7 +111,7 @@ def test_the_script_of_boot_reads_the_settings_and_leaves_the_server_to_runit(te
     assert termux.calls[-1] == "profile"
     capsys.readouterr()
     assert main(["service", "status"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["runit", "boot"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:3]] == ["runit", "boot"]
 
 
 def test_a_unit_of_systemd(desktop, tmp_path, capsys) -> None:

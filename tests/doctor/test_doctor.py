@@ -309,6 +309,20 @@ def test_a_server_where_clients_look(phone, server):
         assert (finding.level, finding.sentence) == (Level.OK, f"a server answers at {url} (--url)")
 
 
+def test_models_that_a_running_server_goes_on_with(phone) -> None:
+    """The folder's state is not all: what was loaded before a fault still answers."""
+    folder = phone.file("models/broken/model.toml", "task = 7").parent.parent
+    phone.file("models/broken/broken.tflite", "")
+    phone.environ["POCKETSERVE_MODELS_DIR"] = str(folder)
+    (alone,) = (finding for finding in phone.examine() if " of 1 model in " in finding.sentence)
+    assert alone.sentence == f"0 of 1 model in {folder} can be served"
+    marker = RunLock(phone.state, (), models_dir=str(folder))
+    (served,) = (finding for finding in phone.examine() if " of 1 model in " in finding.sentence)
+    marker.close()
+    assert served.sentence.endswith("; a model that the running server had loaded before its fault goes on answering")
+    assert served.fix == "pocketserve models"
+
+
 def test_a_phone_that_slept_while_the_server_ran_held_no_wake_lock(phone):
     marker = RunLock(phone.state, ())
     (path,) = (phone.state / "runs").glob("*.json")

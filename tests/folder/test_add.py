@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import os
 import struct
+import subprocess
 import sys
 import threading
 import tomllib
@@ -108,10 +110,24 @@ def test_a_file(add: Add, folder: Path) -> None:
     assert "Ask it: pocketserve predict digits input.json  # serving_default_image:0 FP32 [any, 8, 8, 1]\n" in out
     assert add(source) == (
         *(1, ""),
-        f"pocketserve: {folder} has a model 'digits' already; take another name, or `pocketserve remove digits`\n",
+        f"pocketserve: {folder} has a model 'digits' already; give it another one by --name NAME, or "
+        "`pocketserve remove digits`\n",
     )
     assert add(source, "--name", "two")[0] == 0
     assert (folder / "two" / "digits.tflite").read_bytes() == DIGITS
+
+
+def test_a_reader_that_goes_away(folder: Path) -> None:
+    """``add … 2>&1 | head`` adds the model whole; one that cannot be added fails, though nobody reads why."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "pocketserve", "add", MODELS / "digits" / "digits.tflite", "--models-dir", folder]
+    try:
+        codes = [subprocess.run(words, stdout=writing, stderr=writing, timeout=60).returncode for _ in range(2)]
+    finally:
+        os.close(writing)
+    assert codes == [0, 1]
+    assert contents(folder) == ["digits/digits.tflite", "digits/model.toml"]
 
 
 @pytest.mark.parametrize(

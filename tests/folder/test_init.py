@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
+import subprocess
+import sys
+import termios
+import time
 import tomllib
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -64,12 +70,38 @@ def test_a_bare_file_by_options(run: Run, folder: Path, labels: Path) -> None:
         "image": {"mean": 0, "std": 1},
     }, "its scores are probabilities: no activation"
     assert "bare is served as image-classification with 10 labels (0, 1, 2 …)." in " ".join(out.split())
+    moved = (
+        f"The model's file moved into {folder}/bare and a copy of the labels: a manifest holds for the files beside it."
+    )
+    assert moved in " ".join(out.split())
     code, out, _ = run("predict", "--local", folder / "bare", DIGITS / "samples" / "3.png", "--json")
     assert code == 0 and len(json.loads(out)["predictions"][0]["label"]) == 1
     before = (folder / "bare" / "model.toml").read_bytes()
     code, _, err = run("init", folder / "bare")
     assert code == 1 and 'is left as it is: it says task = "image-classification" already' in err
     assert (folder / "bare" / "model.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(("count", "is_taken"), [(10, True), (2, False)])
+def test_labels_beside_a_bare_file(run: Run, folder: Path, count: int, is_taken: bool) -> None:
+    """They are copied where they are as many as the classes; else they may be another model's, and are named."""
+    (folder / "labels.txt").write_text("".join(f"{name}\n" for name in "abcdefghij"[:count]))
+    code, out, err = run("init", folder / "bare.tflite", "--task", "image-classification")
+    assert code == 0, err
+    assert (manifest(folder / "bare").get("labels") == "labels.txt") == is_taken
+    assert (folder / "labels.txt").is_file(), "it may be another model's, too"
+    text = f"{folder}/labels.txt is not taken: it has 2 lines, and the model 10 scores."
+    assert (text in " ".join(out.split())) != is_taken
+
+
+def test_labels_of_another_number_are_told_once(folder: Path, tmp_path: Path) -> None:
+    """The task's own warning is not printed beside the command's sentence."""
+    (tmp_path / "two").write_text("a\nb\n")
+    words = [sys.executable, "-m", "pocketserve", "init", folder / "bare.tflite", "--labels", tmp_path / "two"]
+    words += ["--task", "image-classification"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stderr == "", "nor what the framework writes itself"
+    assert " ".join(ended.stdout.split()).count("the model has 2 labels for 10 classes") == 1
 
 
 def test_a_hub_folder(run: Run, folder: Path) -> None:
@@ -148,6 +180,35 @@ def test_labels_that_are_there_stay(run: Run, folder: Path, labels: Path) -> Non
     code, _, err = run("init", home, "--task", "image-classification", "--labels", labels)
     assert code == 1 and "labels.txt is there already, with other names" in err
     assert (home / "labels.txt").read_text() == "x\n" * 10 and not (home / "model.toml").exists()
+
+
+def test_questions_reach_a_terminal(folder: Path, labels: Path) -> None:
+    """Each is seen before it is answered, though what frameworks write is not; labels beside the file are proposed."""
+    shutil.copy(labels, folder / "labels.txt")
+    terminal, end = os.openpty()
+    termios.tcsetwinsize(end, (24, 45))
+    words = [sys.executable, "-m", "pocketserve", "init", folder / "bare.tflite"]
+    with subprocess.Popen(words, stdin=end, stdout=end, stderr=end) as process, open(terminal, "r+b", 0) as screen:
+        os.close(end)
+        questions = {
+            b"What does it do? ": b"1",
+            b"one a line [%s, - for none]: " % bytes(folder / "labels.txt"): b"",
+            b"What does it take pixels as? ": b"1",
+        }
+        for question, answer in questions.items():
+            assert question in shown_until(screen, question)
+            screen.write(answer + b"\n")
+        shown = shown_until(screen, b"is served as")
+        assert process.wait(timeout=60) == 0
+    assert b"XNNPACK" not in shown and manifest(folder / "bare")["labels"] == "labels.txt"
+
+
+def shown_until(screen: FileIO, text: bytes) -> bytes:
+    """What a terminal shows up to a text, within a minute; all that it shows if the text does not come."""
+    shown, deadline = b"", time.monotonic() + 60
+    while text not in shown and select.select([screen], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        shown += screen.read(4096)
+    return shown
 
 
 def test_on_a_terminal(run: Run, folder: Path, labels: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -333,6 +333,22 @@ UNKNOWN = {
     "image.colour": ({"image": {"colour": "rgb"}}, "unknown key image.colour; did you mean 'color'?"),
     "features.name": ({"features": {"name": []}}, "unknown key features.name; did you mean 'names'?"),
     "target.units": ({"target": {"units": ""}}, "unknown key target.units; did you mean 'unit'?"),
+    "activation": ({"activation": 1, "task": "image-classification"}, "unknown key activation; it belongs into [class"),
+    "activation, no task": ({"activation": 1}, "unknown key activation; it belongs into [detection] or [segmentation]"),
+    "mean": ({"mean": 1}, "unknown key mean; it belongs into [image]"),
+    "names": ({"names": []}, "unknown key names; it belongs into [features]"),
+    "pose.mean": ({"pose": {"mean": 1}}, "unknown key pose.mean; it belongs into [image]"),
+    "image.task": ({"image": {"task": ""}}, "unknown key image.task; it belongs above the first [table]"),
+    "state.labels": ({"state": {"labels": ""}}, "unknown key state.labels; it belongs above the first [table]"),
+    "pose.image": ({"pose": {"image": {}}}, "unknown key pose.image; it is a table of its own, [image]"),
+    "top_k": (
+        {"top_k": 3},
+        "unknown key top_k; each request says it, as the parameter top_k: `pocketserve predict` takes --top-k N",
+    ),
+    "image.language": (
+        {"image": {"language": "de"}},
+        "unknown key image.language; each request says it, as the parameter language: `pocketserve predict` takes",
+    ),
     "inputs[1].dtype": ({"inputs": [SPEC, SPEC | {"dtype": ""}]}, "unknown key inputs[1].dtype; did you mean"),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
-import os
 import re
 import sys
 from argparse import HelpFormatter
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pocketserve import __version__
-from pocketserve.cli.output import NO_TERMINAL, plain_output, print_text, printable, terminal_columns
+from pocketserve.cli.output import NO_TERMINAL, give_up, plain_output, print_text, printable, terminal_columns
 from pocketserve.engine.device.signals import tidy_end
 from pocketserve.messages import did_you_mean, near
 
 COMMANDS = (
     "serve",
+    "open",
     "predict",
     "models",
     "inspect",
@@ -28,6 +28,7 @@ COMMANDS = (
     "remove",
     "rename",
     "init",
+    "codegen",
     "reload",
     "status",
     "stop",
@@ -40,28 +41,52 @@ COMMANDS = (
     "convert",
     "compress",
     "compare",
+    "export",
     "simulate",
     "demo",
     "completion",
 )
-RUNNING = {name: f"pocketserve.cli.running.{name}" for name in ("status", "stop", "service")}
+RUNNING = {name: f"pocketserve.cli.running.{name}" for name in ("open", "status", "stop", "service")}
 FOLDER = {name: f"pocketserve.cli.folder.{name}" for name in ("add", "remove", "rename", "init")}
 # Modules that are not in pocketserve.cli.commands.
 ELSEWHERE = {
     **{"simulate": "pocketserve_simulate.cli", "completion": "pocketserve.cli.completion"},
+    "export": "pocketserve.scaleout.export",
     **RUNNING,
     **FOLDER,
 }
 OTHER_NAMES = {
-    **{"list": "models", "ps": "status", "ls": "models", "run": "predict", "show": "inspect"},
-    **{"pull": "add", "download": "add", "rm": "remove", "mv": "rename"},
+    **{"list": "models", "ps": "status", "ls": "models", "run": "predict", "show": "inspect", "info": "inspect"},
+    **{"pull": "add", "download": "add", "rm": "remove", "delete": "remove", "mv": "rename", "start": "serve"},
 }
 """What other tools call a command of ours: Ollama and Docker, mostly."""
 
+WAYS = {
+    **dict.fromkeys(
+        ("log", "logs"),
+        "the log is what `pocketserve serve` prints; of a service, `pocketserve service status` says where it is",
+    ),
+    **dict.fromkeys(("cp", "copy"), "`pocketserve add FOLDER/MODEL --name NEW` adds a copy of a model"),
+    "restart": "`pocketserve reload` reads the models folder again; `pocketserve stop` ends the server for a new start",
+    "search": "look for models on https://huggingface.co/models; `pocketserve add hf:ORG/REPO` brings one here",
+}
+"""Commands of other tools that several of ours do, or none."""
+
+WITHOUT_WORDS = {
+    "stop": "it ends the whole server, and an idle model is unloaded by itself; `pocketserve status` shows all loaded",
+    **dict.fromkeys(("models", "status"), "`pocketserve inspect MODEL` shows one model"),
+}
+"""Commands that take no words behind them, as those of other tools do, and what to do instead."""
+
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2  # the last one by argparse, too
 BREAK = "\n    "
+NARROW = 60  # columns, as a phone has
 WITH_VALUE, FLAGS = ("--url", "--token-file"), ("--json", "--debug")  # options that may also stand before the command
-EPILOG = f"{', '.join((*WITH_VALUE, *FLAGS))} may stand before or after a command that has them."
+_FOR = {command: ", ".join(word for word in OTHER_NAMES if OTHER_NAMES[word] == command) for command in COMMANDS}
+EPILOG = (
+    f"{', '.join((*WITH_VALUE, *FLAGS))} may stand before or after a command that has them. Other names: "
+    f"{'; '.join(f'{words} for {command}' for command, words in _FOR.items() if words)}; help COMMAND; version."
+)
 WAYS_OUT = {
     errno.ENOSPC: "; make room on the device and try again",
     errno.EFBIG: "; make room on the device and try again",
@@ -79,12 +104,20 @@ class _Parser(argparse.ArgumentParser):
     """Takes options by their whole names only: ``--port`` is not ``--port-wait``."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **{"formatter_class": partial(HelpFormatter, width=_width()), **options})
+        width, has_options = _width(), " " in options["prog"]  # the list of commands has short words
+        column = 8 if has_options and width < NARROW else 24  # where texts begin, at most; longer words get a line
+        formatter = partial(HelpFormatter, width=width, max_help_position=column)
+        super().__init__(allow_abbrev=False, **{"formatter_class": formatter, **options})
 
     def error(self, message: str) -> NoReturn:
-        """Exit with the fault, and with what may have been meant instead of an unknown command."""
-        wrong = re.match(r"argument \S+: invalid choice: '(.*?)' ", message)
-        message += did_you_mean(wrong[1], COMMANDS) if wrong else ""
+        """Exit with the fault, and with what may have been meant instead of an unknown command or choice."""
+        if wrong := re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            is_command, word, choices = wrong[1] == "COMMAND", wrong[2], wrong[3].replace("'", "").split(", ")
+            hint = did_you_mean(word, (*choices, *OTHER_NAMES, "version", "help") if is_command else choices)
+            message = f"{message}{hint}"
+            if is_command:
+                way = f"; {WAYS[word]}" if word in WAYS else hint or "; `pocketserve --help` lists the commands"
+                message = f"there is no command {word!r}{way}"
         self.print_usage(sys.stderr)
         print_text(f"{self.prog}: error: {message}", stream=sys.stderr)
         self.exit(EXIT_USAGE)
@@ -104,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with plain_output(), tidy_end():
             options, unknown = command_parser(words).parse_known_args(words)
             if unknown:
-                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{_near(unknown, options.parser)}")
+                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{_advice(unknown, options.parser)}")
             return _run(options)
     except KeyboardInterrupt:
         return EXIT_FAILED
@@ -117,7 +150,7 @@ def _run(options: argparse.Namespace) -> int:
             sys.stdout.flush()  # here, where a reader that has gone is still handled
         return code
     except BrokenPipeError:  # the reader of our output has gone; that is no fault
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        give_up(sys.stdout)
         return EXIT_DONE
     except Exception as error:
         if options.debug:
@@ -130,13 +163,15 @@ def _run(options: argparse.Namespace) -> int:
 def _command_first(words: Sequence[str]) -> list[str]:
     """Move common options that stand before the command behind it, ``pocketserve --url URL models``; name it as we do.
 
-    ``help COMMAND`` becomes ``COMMAND --help``.
+    ``help COMMAND`` becomes ``COMMAND --help``, and ``version`` ``--version``.
     """
     at = 0
     while at < len(words) and words[at].partition("=")[0] in (*WITH_VALUE, *FLAGS):
         at += 2 if words[at] in WITH_VALUE else 1
     if words[at : at + 1] == ["help"]:
         return [*_command_first(words[at + 1 : at + 2]), "--help"]
+    if list(words[at:]) in (["version"], ["-v"]):
+        return ["--version"]
     command = OTHER_NAMES.get(words[at], words[at]) if at < len(words) else ""
     return [command, *words[:at], *words[at + 1 :]] if command in COMMANDS else list(words)
 
@@ -168,12 +203,20 @@ def _short_usage(parser: argparse.ArgumentParser) -> str:
     return f"{parser.prog}{' ' if is_short else BREAK}[options]{words}"
 
 
-def _near(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """Return the options whose names end as the first unknown one's does, or else are nearly its name."""
+def _advice(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """Return what to do about unknown words.
+
+    Options that may be meant end as the first unknown one does, or else are nearly it, or have a word that nearly is.
+    """
+    command = parser.prog.rpartition(" ")[2]
+    if not unknown[0].startswith("-") and command in WITHOUT_WORDS:
+        return f"; {WITHOUT_WORDS[command]}"
     option = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
     names = sorted(name for name in parser._option_string_actions if name.startswith("--"))
     alike = [name for name in names if option[2:] and name.endswith(option[1:])] or near(option, names)
-    return f" (did you mean {' or '.join(alike)}?)" if alike else ""
+    alike = alike or [name for name in names if option[2:] and near(option[2:], name[2:].split("-"))]
+    guess = f" (did you mean {' or '.join(alike)}?)" if alike else ""
+    return f"{guess}; `{parser.prog} --help` lists what it takes"
 
 
 def _sentence(error: Exception, token_file: Path | None) -> str:

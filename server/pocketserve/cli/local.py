@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.output import printable
+from pocketserve.cli.output import error_stream, printable
 from pocketserve.config import load_config
 
 if TYPE_CHECKING:
@@ -18,6 +21,35 @@ if TYPE_CHECKING:
 
 # Where no log is set up, Python prints warnings: a load that failed, which the command itself tells as its error.
 logging.getLogger("pocketserve.engine.lifecycle.loader").addHandler(logging.NullHandler())
+
+
+@contextlib.contextmanager
+def quiet_frameworks(options: argparse.Namespace) -> Iterator[None]:
+    """Keep what frameworks themselves write to standard error away from it, unless ``--debug`` is given.
+
+    TensorFlow Lite tells of its delegate with each model. They write to the descriptor; what Python writes arrives.
+    """
+    if options.debug or sys.stderr is None:
+        yield
+        return
+    with ExitStack() as stack:
+        descriptor = os.dup(2)
+        own = stack.enter_context(open(descriptor, "w", buffering=1, errors="backslashreplace"))
+        nowhere = stack.enter_context(open(os.devnull, "w"))
+        if _writes_to_descriptor(sys.stderr):
+            sys.stderr.flush()
+            stack.enter_context(contextlib.redirect_stderr(error_stream(own)))
+        stack.callback(os.dup2, descriptor, 2)
+        os.dup2(nowhere.fileno(), 2)
+        yield
+
+
+def _writes_to_descriptor(stream: TextIO) -> bool:
+    """Return whether a stream is the process's standard error itself, and not a text that is collected."""
+    try:
+        return stream.fileno() == 2
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def is_model_path(text: str) -> bool:

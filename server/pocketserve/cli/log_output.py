@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import select
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
 from pocketserve.cli.output import printable
+from pocketserve.config import STATE_VARIABLE, Config, unknown_variables
 
 CHUNK: Final = 1000
 """Characters. In UTF-8 they are fewer bytes than PIPE_BUF, which a pipe with any room takes without waiting."""
@@ -76,3 +79,22 @@ class JsonLogFormatter(logging.Formatter):
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields)
+
+
+def prepare_process(config: Config) -> None:
+    """Set up what a process that serves has once: its log, with what is odd about the settings, and one variable."""
+    # For what knows no settings, such as runtimes and the processes of trials: they look in the same folder.
+    os.environ[STATE_VARIABLE] = str(config.state_dir.absolute())
+    handler = LogHandler(sys.stderr) if sys.stderr is not None else logging.NullHandler()
+    as_json = config.log_format == "json"
+    handler.setFormatter(JsonLogFormatter() if as_json else LogFormatter("%(asctime)s %(levelname)s %(message)s"))
+    level = config.log_level.upper()
+    # Other packages' debugging is not for those who use this one: Pillow tells each chunk of a picture.
+    logging.basicConfig(level="INFO" if level == "DEBUG" else level, handlers=[handler])
+    logging.getLogger("pocketserve").setLevel(level)
+    logging.captureWarnings(True)  # models can warn, in any words
+    for name, similar in unknown_variables().items():
+        hint = f"did you mean {' or '.join(similar)}?" if similar else "docs/configuration.md lists them"
+        logging.warning("%s is no setting and changes nothing; %s", name, hint)
+    if not config.auth:
+        logging.warning("no token is asked for: every app on this device can use the server")

@@ -40,6 +40,10 @@ NUMBER: Final = r"[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?( ?(B|kB|MB|GB|ms|s|%))?"
 """A number with its unit, as tables have them."""
 
 
+VALUE_AND_UNIT: Final = r"(\d) ((?:B|kB|MB|GB|ms|s|%)(?!\w))"
+"""A number and its unit within a text: no line ends between them."""
+
+
 def printable(text: str, keep: str = "") -> str:
     """Return the text in one line that cannot command a terminal, with escapes such as ``\\x1b`` for what could.
 
@@ -51,7 +55,7 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(char if char.isprintable() or char in SPACES or char in keep else repr(char)[1:-1] for char in text)
 
 
-class _PlainStream:
+class PlainStream:
     """A stream of text through which no escape passes; lines and tabulators stay."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -68,12 +72,48 @@ class _PlainStream:
         return getattr(self.unescaped, name)
 
 
+class _UnreadStream:
+    """Standard error whose reader may go: words that nobody reads must not end the work that they are about."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except BrokenPipeError:
+            give_up(self._stream)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            give_up(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def give_up(stream: TextIO) -> None:
+    """Lead a stream whose reader has gone to nowhere: the interpreter flushes it once more at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def error_stream(stream: TextIO) -> Any:
+    """Return what commands write as standard error, above a stream of that: escaped, and it never fails."""
+    return PlainStream(_UnreadStream(stream))  # type: ignore[arg-type]
+
+
 @contextlib.contextmanager
 def plain_output() -> Iterator[None]:
     """Escape what commands a terminal, on standard output and standard error, within the block."""
     streams = sys.stdout, sys.stderr
     # One that is closed is None, and stays so.
-    sys.stdout, sys.stderr = (_PlainStream(stream) if stream is not None else None for stream in streams)
+    sys.stdout = PlainStream(sys.stdout) if sys.stdout is not None else None
+    sys.stderr = error_stream(sys.stderr) if sys.stderr is not None else None
     try:
         yield
     finally:
@@ -190,14 +230,15 @@ def _wrapped(text: str, begin: str, indent: str, columns: int | None = None) -> 
         return begin + text  # as it is, with all spaces
     import textwrap  # late, for a start
 
-    return textwrap.fill(
-        text,
+    lines = textwrap.fill(
+        re.sub(VALUE_AND_UNIT, "\\1\0\\2", text),
         columns,
         initial_indent=begin,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return lines.replace("\0", " ")  # which no printable text has
 
 
 def _columns(stream: TextIO | None) -> int:

@@ -30,6 +30,7 @@ class NamedInput(NamedTuple):
 
     name: str  # as the answer to it is headed
     read: Callable[[], bytes]  # returns the bytes to send; InputError or OSError where there are none
+    is_file: bool = True  # or an address; not words of the command line, nor standard input
 
 
 def read_inputs(words: Sequence[str]) -> list[NamedInput]:
@@ -39,10 +40,10 @@ def read_inputs(words: Sequence[str]) -> list[NamedInput]:
         CommandError: words that are no input, or no files where files are named.
     """
     if list(words) == ["-"]:
-        return [NamedInput("-", _standard_input)]
+        return [NamedInput("-", _standard_input, is_file=False)]
     sources = [_sources(word) for word in words]
     if not any(source is not None for source in sources):
-        return [NamedInput(" ".join(words)[:MAX_NAME], partial(bytes, _values(words)))]
+        return [NamedInput(" ".join(words)[:MAX_NAME], partial(bytes, _values(words)), is_file=False)]
     inputs = []
     for word, source in zip(words, sources, strict=True):
         if source is None:

@@ -82,7 +82,7 @@ def _judge_version(
         reason = failures[0] if failures else "the reference version answers none of the samples"
         text = f"it fails on {len(failures)} of {len(answered)} samples: {reason}"
         return {"agreement": None, "accuracy": None, "test": {"worse": bool(failures), "text": text}}
-    alike = _sameness(measure, [answers[i] for i in answered], [expected[i] for i in answered])
+    alike = sameness(measure, [answers[i] for i in answered], [expected[i] for i in answered])
     distances = [largest_difference(answers[index], expected[index]) for index in answered]
     agreement = {
         "samples": len(answered),
@@ -106,7 +106,7 @@ def _judge_version(
     }
 
 
-def _sameness(measure: Measure, answers: Sequence[Answer], expected: Sequence[Answer]) -> list[float]:
+def sameness(measure: Measure, answers: Sequence[Answer], expected: Sequence[Answer]) -> list[float]:
     """Return 1 for each answer that counts as the same as the reference's, else 0."""
     truths = [measure.truth_of(answer) for answer in expected]
     scores = [measure.score(answer, truth) for answer, truth in zip(answers, truths, strict=True)]

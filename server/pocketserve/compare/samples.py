@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pocketserve.engine.lifecycle.loaded_model import LoadedModel
-from pocketserve.messages import excerpt
+from pocketserve.messages import excerpt, label_list
 from pocketserve.repository.files import sha256_of
 from pocketserve.repository.scan import ModelEntry
 from pocketserve_wire.files.plain_file import read_plain
@@ -221,7 +221,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _listed(labels: Sequence[str]) -> str:
-    return excerpt(", ".join(labels), 200)
+    return excerpt(label_list(labels), 200)
 
 
 def _all_samples(data: Path, facts: Facts) -> Iterator[DataSample]:

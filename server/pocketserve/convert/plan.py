@@ -128,8 +128,8 @@ def check_kinds(text: str) -> list[str]:
         if name not in KINDS:
             if (advice := engine_advice(name)) is not None:
                 raise ConversionError(f"{name!r} is no kind of file; {advice}")
-            kinds = ", ".join(KINDS)
-            raise ConversionError(f"{name!r} is no kind of file{did_you_mean(name, KINDS)}; there are {kinds}, and all")
+            hint = did_you_mean(name, KINDS) or f"; there are {', '.join(KINDS)}, and all"
+            raise ConversionError(f"{name!r} is no kind of file{hint}")
     if not names:
         raise ConversionError(f"--to names no kind; there are {', '.join(KINDS)}, and all")
     return list(dict.fromkeys(names))

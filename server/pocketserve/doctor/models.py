@@ -16,6 +16,7 @@ from pocketserve.doctor.device import MARK, Device
 from pocketserve.doctor.finding import Finding, ok, problem, warning
 from pocketserve.doctor.token import is_shared
 from pocketserve.messages import plural
+from pocketserve.state.run_lock import running_servers
 
 if TYPE_CHECKING:
     from pocketserve.config import Config
@@ -34,14 +35,15 @@ def check_models(device: Device, config: Config, limit: float) -> Iterator[Findi
         fix = f"mkdir -p {folder}" if not folder.exists() else f"chmod u+rx {folder}"
         yield problem("models", f"the models folder {folder} cannot be read: {answers[0]['folder_error']}", fix)
     elif answers:
-        yield from _models(device, folder, answers[0]["models"])
+        is_served = any(run.models_dir == str(folder) for run in running_servers(config.state_dir))
+        yield from _models(device, folder, answers[0]["models"], is_served)
         yield from _quarantine(answers[1:], complete=outcome.code == 0)
     else:
         reason = f"did not end within {limit:g} s" if outcome.timed_out else "failed; the packages above may be why"
         yield warning("models", f"looking at the models folder {folder} {reason}", f"ls -l {folder}")
 
 
-def _models(device: Device, folder: Path, models: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _models(device: Device, folder: Path, models: Sequence[Mapping[str, Any]], is_served: bool) -> Iterator[Finding]:
     if not models:
         yield warning("models", f"the models folder {folder} is empty", f"cp MODEL.tflite {folder}/")
         return
@@ -50,7 +52,12 @@ def _models(device: Device, folder: Path, models: Sequence[Mapping[str, Any]]) -
         fix = f"cp -r {folder} ~/models && pocketserve serve ~/models"
         yield warning("models", f"other apps can change the models in {folder}, so model.py files are refused", fix)
     usable = sum(model["usable"] for model in models)
-    yield ok("models", f"{usable} of {plural(len(models), 'model')} in {folder} can be served")
+    sentence = f"{usable} of {plural(len(models), 'model')} in {folder} can be served"
+    if is_served and usable < len(models):
+        text = f"{sentence}; a model that the running server had loaded before its fault goes on answering"
+        yield ok("models", text, "pocketserve models")
+    else:
+        yield ok("models", sentence)
 
 
 def _faults(model: Mapping[str, Any]) -> Iterator[Finding]:

@@ -9,12 +9,13 @@ import math
 import re
 import string
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pocketserve.repository.toml_table import ManifestError, Section, TomlTable
-from pocketserve.task_registry import TASK_NAMES, task_named
+from pocketserve.task_registry import TASK_NAMES, parameter_names, task_named
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES
 from pocketserve_wire.files.plain_file import read_plain
@@ -77,6 +78,8 @@ class Manifest(NamedTuple):
     state: StateOptions = StateOptions()
     feature_names: tuple[str, ...] = ()
     feature_units: tuple[str, ...] = ()
+    feature_minimum: tuple[float, ...] = ()  # usual least and greatest values
+    feature_maximum: tuple[float, ...] = ()
     target_name: str = ""
     target_unit: str = ""
     inputs: tuple[TensorSpec, ...] = ()
@@ -151,17 +154,20 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         state=_state(state),
         feature_names=features.texts("names"),
         feature_units=features.texts("units"),
+        feature_minimum=features.numbers("minimum", each="feature") or (),
+        feature_maximum=features.numbers("maximum", each="feature") or (),
         target_name=target.text("name"),
         target_unit=target.text("unit"),
         inputs=_specs(table, "inputs"),
         outputs=_specs(table, "outputs"),
         versions=_versions(table),
     )
-    pairs = _sections(table, task)  # last: all tasks are asked where a key is left
+    parts = {"features": features, "target": target, "state": state, "": table}
+    pairs = _sections(table, task, parts)  # last: all tasks are asked where a key is left
     files = (name for section, options in pairs for name in section.files(options) if name is not None)
     manifest = manifest._replace(sections={section.options: options for section, options in pairs}, files=tuple(files))
-    for part in (features, target, state, table):
-        part.refuse_rest()
+    for part in parts.values():
+        part.refuse_rest(partial(_way_out, parts, task))
     default, versions = manifest.default_version, manifest.versions
     if default and versions and default not in versions:
         raise ManifestError(f"{file_name}: default_version is {default!r}, but [versions] has {', '.join(versions)}")
@@ -188,16 +194,43 @@ def _translations(table: TomlTable) -> dict[str, str | tuple[str, ...]]:
     return labels
 
 
-def _sections(table: TomlTable, task: str | None) -> list[tuple[Section, Any]]:
-    """Parse the tables of tasks, the manifest's own task first: no other is imported where nothing else is left."""
+def _sections(table: TomlTable, task: str | None, parts: Mapping[str, TomlTable]) -> list[tuple[Section, Any]]:
+    """Parse the tables of tasks, the manifest's own task first: no other is imported where nothing else is left.
+
+    Args:
+        parts: the tables that belong to no task, by name, for the error of an unknown key.
+    """
     pairs = []
     for name in (task, *TASK_NAMES):
         if name is not None and table.left():
             for section in task_named(name).sections:
                 if (inner := table.optional_table(section.name)) is not None:
                     pairs.append((section, section.read(inner)))
-                    inner.refuse_rest()
+                    inner.refuse_rest(partial(_way_out, parts, task))
     return pairs
+
+
+def _way_out(parts: Mapping[str, TomlTable], task: str | None, key: str) -> str:
+    """Return which table an unknown key belongs into, or how a request says it; empty where neither knows it."""
+    if key in parts[""].known_keys():
+        is_table = key in parts or any(
+            section.name == key for name in TASK_NAMES for section in task_named(name).sections
+        )
+        return f"it is a table of its own, [{key}]" if is_table else "it belongs above the first [table]"
+    own = _tables_with(key, (task,) if task else ())
+    names = own or [name for name, part in parts.items() if key in part.known_keys()] + _tables_with(key, TASK_NAMES)
+    if names:
+        return f"it belongs into {' or '.join(f'[{name}]' for name in names)}"
+    if key not in parameter_names():
+        return ""
+    option = "--top-k N" if key == "top_k" else f"--set {key}=…"
+    return f"each request says it, as the parameter {key}: `pocketserve predict` takes {option}"
+
+
+def _tables_with(key: str, tasks: Sequence[str]) -> list[str]:
+    """Return the names of tables of tasks that may have a key."""
+    sections = {section.name: section for name in tasks for section in task_named(name).sections}
+    return [name for name, section in sections.items() if key in section.known_keys()]
 
 
 def _state(table: TomlTable) -> StateOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
 
@@ -126,8 +127,16 @@ class TomlTable:
         rest, self._left = self._left, {}
         return rest
 
-    def refuse_rest(self) -> None:
-        """Refuse keys that were not read."""
+    def known_keys(self) -> list[str]:
+        """Return the keys that were asked for so far, whether they are there or not."""
+        return list(self._keys)
+
+    def refuse_rest(self, way_out: Callable[[str], str] = lambda key: "") -> None:
+        """Refuse keys that were not read.
+
+        Args:
+            way_out: returns where else an unknown key has a meaning, empty where nowhere.
+        """
         for key in self._left:
             from difflib import get_close_matches  # late: only those who mistype need it
 
@@ -135,6 +144,8 @@ class TomlTable:
 
             close = get_close_matches(key, self._keys, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(self._keys)}"
+            if not (close and self._prefix):  # inside a table, its own keys are more likely than another's
+                hint = way_out(key) or hint
             note = engine_note(key, self._left[key])
             raise ManifestError(f"{self._file}: unknown key {self._prefix}{key}; {hint}{note}")
 
@@ -150,6 +161,13 @@ class Section(NamedTuple):
     def read(self, table: TomlTable) -> Any:
         """Return the options; keys that are left are refused by the caller as misspelt."""
         return self.parse(table) if self.parse else self.options(**declared_values(self.options, table))
+
+    def known_keys(self) -> list[str]:
+        """Return the keys that the table may have."""
+        empty = TomlTable({}, "", "")
+        with contextlib.suppress(ManifestError):  # of a key that has to be there
+            self.read(empty)
+        return empty.known_keys()
 
 
 def declared_values(options: type, table: TomlTable) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.local import open_local
+from pocketserve.cli.local import open_local, quiet_frameworks
 from pocketserve.cli.measurement import interleave, load_now, load_warning
 from pocketserve.cli.output import human_bytes, print_json, print_text, print_wide_table, printable
 from pocketserve.cli.own_server import own_server
@@ -86,7 +86,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     service, name, version = open_local(options.model, options.models_dir, threads=options.threads)
     version = options.model_version or version
     try:
-        with service.running(name, version) as (_, handle):
+        with quiet_frameworks(options), service.running(name, version) as (_, handle):
             model = handle.model
             facts = {"version": model.version.name, "runtime": model.runtime, "threads": model.threads}
             inputs = random_inputs(model.inputs.specs)

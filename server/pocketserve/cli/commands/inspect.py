@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
-from pocketserve.cli.local import names_path, open_local
-from pocketserve.cli.output import human_bytes, print_facts, print_json, print_table, printable
+from pocketserve.cli.local import names_path, open_local, quiet_frameworks
+from pocketserve.cli.output import (
+    human_bytes,
+    print_facts,
+    print_json,
+    print_table,
+    print_text,
+    printable,
+    terminal_columns,
+)
 from pocketserve.cli.progress import Progress
+from pocketserve.messages import label_list
 
+NUMBERS = "input.json"  # how the card calls a file of numbers
+VALUES = {"BYTES": '"text"', "BOOL": "false", "FP16": "0.0", "BF16": "0.0", "FP32": "0.0", "FP64": "0.0"}
+WHOLE = 4  # numbers of a row that are shown one by one
+WIDTH = len("output  ")
 SIZES = {"file_bytes": "file size", "memory_bytes": "memory"}
 
 
@@ -63,7 +78,7 @@ def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
     try:
         if options.release:
             service.release(name)
-        with service.running(name, options.model_version or version) as (entry, handle):
+        with quiet_frameworks(options), service.running(name, options.model_version or version) as (entry, handle):
             return describe_model(entry, handle, local=shlex.join(words))
     finally:
         service.close()
@@ -71,29 +86,61 @@ def _describe_local(options: argparse.Namespace) -> dict[str, Any]:
 
 def _print_description(description: dict[str, Any]) -> None:
     facts = dict(description.get("parameters", {}))
+    facts.pop("fingerprint", None)  # for programs: it is wider than a phone
     facts = {SIZES.get(key, key): human_bytes(value) if key in SIZES else value for key, value in facts.items()}
     rows = [("name", description["name"]), ("versions", ", ".join(description["versions"]))]
     rows.append(("platform", description["platform"]))
     print_facts(rows + [(key.replace("_", " "), str(value)) for key, value in facts.items()])
-    tensors = [(kind, tensor) for kind in ("inputs", "outputs") for tensor in description[kind]]
     print()
-    print_table(["", "NAME", "DATATYPE", "SHAPE", "QUANTIZATION"], [_tensor_row(*item) for item in tensors])
+    _print_tensors([_tensor_row(kind, tensor) for kind in ("inputs", "outputs") for tensor in description[kind]])
     if description.get("card"):
         _print_card(description["card"])
+        if any(NUMBERS in text for text in description["card"]["examples"].values()):
+            _print_numbers(description["inputs"])
     if description.get("metadata"):
         _print_metadata(description["metadata"])
 
 
+def _print_tensors(rows: Sequence[Sequence[str]]) -> None:
+    """Print a line for each tensor; where the terminal is too narrow, its name, and the rest below it."""
+    header = ["", "NAME", "DATATYPE", "SHAPE", *(["QUANTIZATION"] if any(row[-1] for row in rows) else [])]
+    table = [header, *(row[: len(header)] for row in rows)]
+    if sum(max(map(len, cells)) + 2 for cells in zip(*table, strict=True)) - 2 <= terminal_columns():
+        print_table(header, table[1:])
+        return
+    for kind, name, datatype, shape, *quantization in table[1:]:
+        for begin, text in ((kind, name), ("", f"{datatype}  {shape}"), *(("", text) for text in quantization if text)):
+            print_text(f"{begin:{WIDTH}}{printable(text)}", indent=" " * WIDTH)
+
+
 def _print_card(card: dict[str, Any]) -> None:
-    labels = ", ".join(card.get("first_labels", ()))
+    labels = label_list(card.get("first_labels", ()))
     more = " …" if card.get("labels", 0) > len(card.get("first_labels", ())) else ""
     print("\nAsked with raw input:")
     names = f"{card['labels']}: {labels}{more}" if labels else ""
-    print_facts(
-        [*((key, card.get(key, "")) for key in ("input", "advice", "preprocessing", "answer")), ("labels", names)]
-    )
+    texts = [(key, card.get(key, "")) for key in ("input", "advice", "preprocessing", "answer")]
+    print_facts([*texts, ("parameters", ", ".join(card.get("parameters", ()))), ("labels", names)])
     for language, text in card["examples"].items():
         print(f"\n{printable(language)}:\n{textwrap.indent(text, '  ')}")
+
+
+def _print_numbers(inputs: Sequence[dict[str, Any]]) -> None:
+    """Print what a file of numbers holds, with a sign for what goes on in the same way."""
+    values = [(tensor["name"], _numbers(tensor["datatype"], tensor["shape"])) for tensor in inputs]
+    objects = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in values)
+    text = values[0][1] if len(values) == 1 else f"{{{objects}}}"
+    print_text(f"\n{NUMBERS} holds{' (… is more of the same)' if '…' in text else ''}:")
+    print_text(f"  {printable(text)}", indent="  ")
+
+
+def _numbers(datatype: str, shape: Sequence[int]) -> str:
+    """Return a tensor in JSON, shortened; a free size is 1."""
+    if not shape:
+        return VALUES.get(datatype, "0")
+    inner, count = _numbers(datatype, shape[1:]), max(1, shape[0])
+    if count == 1 or (len(shape) == 1 and count <= WHOLE):
+        return f"[{', '.join([inner] * count)}]"
+    return f"[{inner}, … {count} in all]"
 
 
 def _tensor_row(kind: str, tensor: dict[str, Any]) -> list[str]:

@@ -18,10 +18,10 @@ from typing import Any
 
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
-from pocketserve.cli.local import open_local
+from pocketserve.cli.local import open_local, quiet_frameworks
 from pocketserve.cli.output import print_json, print_table, print_text, printable
 from pocketserve.cli.progress import Progress
-from pocketserve.cli.raw_inputs import InputError, read_inputs
+from pocketserve.cli.raw_inputs import InputError, NamedInput, read_inputs
 
 Ask = Callable[[bytes, Mapping[str, str]], tuple[dict[str, Any], bytes | None]]
 
@@ -30,6 +30,7 @@ ABOUT_INPUT = frozenset(
 )
 """Codes of errors that another input may not have."""
 
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 MAX_STEM = 100  # characters of an input's name in that of its picture
 MAX_ROWS = 50
 ROUNDING = 1e-3  # of a probability, in half precision
@@ -98,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
                     answer, picture = ask(content, {**query, **marks})
             except Exception as error:
                 if not several or not _is_about_input(error):
-                    raise
+                    raise _with_file(error, source) from None
                 failures += 1
                 reason = getattr(error, "strerror", None) or str(error)
                 print(f"pocketserve: {printable(f'{source.name}: {reason}')}", file=sys.stderr)
@@ -136,6 +137,8 @@ def _picture_folder(save: Path | None, several: bool) -> Path | None:
     """Return the folder for drawn pictures, made where it is missing; None for the path of one, or none at all."""
     if save is None or not (several or save.is_dir()):
         return None
+    if save.suffix.lower() in PICTURES and not save.is_dir():
+        raise CommandError(f"{str(save)!r} is the name of one picture, and there are several; name a folder for them")
     try:
         save.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -162,6 +165,12 @@ def _is_about_input(error: Exception) -> bool:
     """Return whether other inputs may fare better."""
     code = getattr(error, "code", "")
     return isinstance(error, InputError | OSError) or getattr(code, "name", code) in ABOUT_INPUT
+
+
+def _with_file(error: Exception, source: NamedInput) -> Exception:
+    """Return an error that names the file that it is about."""
+    is_unnamed = _is_about_input(error) and not isinstance(error, InputError | OSError)
+    return CommandError(f"{source.name}: {error}") if source.is_file and is_unnamed else error
 
 
 def _writer(
@@ -250,7 +259,8 @@ def _local(options: argparse.Namespace) -> Iterator[Ask]:
         return predictions.document(prediction), prediction.picture
 
     try:
-        yield ask
+        with quiet_frameworks(options):
+            yield ask
     finally:
         service.close()
 

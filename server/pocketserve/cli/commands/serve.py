@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import os
-import sys
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pocketserve.cli.log_output import JsonLogFormatter, LogFormatter, LogHandler
-from pocketserve.config import GROUPS, SETTINGS, STATE_VARIABLE, Config, load_config, unknown_variables
+from pocketserve.cli.log_output import prepare_process
+from pocketserve.config import GROUPS, SETTINGS, Config, load_config
 
 if TYPE_CHECKING:
     from pocketserve.server import Endpoints
@@ -24,6 +22,7 @@ SWITCHES = {
     "quarantine": "load unseen files without a trial",
     "socket": "answer HTTP only",
     "batching": "run every request on its own",
+    "sequences": "refuse every sequence_id of a model with state",
 }
 
 
@@ -31,6 +30,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command's options: one per setting, and the folder as a plain argument."""
     parser: argparse.ArgumentParser = commands.add_parser("serve", help="serve a folder of models")
     parser.add_argument("models_dir", nargs="?", metavar="MODELS_DIR", help=_help("models_dir"))
+    parser.add_argument("--open", action="store_true", dest="open_page", help="show the server's page in the browser")
     grouped = {"models_dir", *chain.from_iterable(GROUPS.values())}
     for title, names in {**GROUPS, "more": tuple(name for name in SETTINGS if name not in grouped)}.items():
         group = parser.add_argument_group(title)
@@ -45,32 +45,18 @@ def run(options: argparse.Namespace) -> int:
     if options.load is not None:
         values["load"] = tuple(name for item in options.load for name in item.split(",") if name)
     config = load_config(values)
-    # For what knows no settings, such as runtimes and the processes of trials: they look in the same folder.
-    os.environ[STATE_VARIABLE] = str(config.state_dir.absolute())
-    handler = LogHandler(sys.stderr) if sys.stderr is not None else logging.NullHandler()
-    as_json = config.log_format == "json"
-    handler.setFormatter(JsonLogFormatter() if as_json else LogFormatter("%(asctime)s %(levelname)s %(message)s"))
-    level = config.log_level.upper()
-    # Other packages' debugging is not for those who use this one: Pillow tells each chunk of a picture.
-    logging.basicConfig(level="INFO" if level == "DEBUG" else level, handlers=[handler])
-    logging.getLogger("pocketserve").setLevel(level)
-    logging.captureWarnings(True)  # models can warn, in any words
-    for name, similar in unknown_variables().items():
-        hint = f"did you mean {' or '.join(similar)}?" if similar else "docs/configuration.md lists them"
-        logging.warning("%s is no setting and changes nothing; %s", name, hint)
-    if not config.auth:
-        logging.warning("no token is asked for: every app on this device can use the server")
+    prepare_process(config)
     gc.disable()  # nothing that is made at start is garbage: looking for it costs a twentieth of the time
     try:
         from pocketserve.server import serve
 
-        serve(config, on_ready=lambda endpoints: _ready(config, endpoints))
+        serve(config, on_ready=lambda endpoints: _ready(config, endpoints, open_page=options.open_page))
     finally:
         gc.enable()
     return 0
 
 
-def _ready(config: Config, endpoints: Endpoints) -> None:
+def _ready(config: Config, endpoints: Endpoints, *, open_page: bool) -> None:
     gc.freeze()  # what lives as long as the process need not be looked through again and again
     gc.enable()
     logging.info("serving %s at http://%s", config.models_dir, endpoints.http)
@@ -78,6 +64,10 @@ def _ready(config: Config, endpoints: Endpoints) -> None:
         logging.info("the socket protocol is spoken at %s", endpoints.socket)
     if config.auth:
         logging.info("the token is in %s; `pocketserve token` prints it", config.token_file)
+    if open_page:
+        from pocketserve.cli.running.open import open_own_page  # late: most servers open no page
+
+        open_own_page(config, endpoints)
 
 
 def _add_option(group: Any, name: str) -> None:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.folder.models_folder import (
+    GIVE_NAME,
     add_folder_option,
     check_new_name,
     choose_folder,
     is_served,
     staging,
 )
-from pocketserve.cli.local import open_local
+from pocketserve.cli.local import open_local, quiet_frameworks
 from pocketserve.cli.output import human_bytes, print_text, printable
 from pocketserve.cli.progress import Progress
 
@@ -70,14 +71,15 @@ def run(options: argparse.Namespace) -> int:
     source, obtain = _road_to(options.source)
     wish = Wish(source, folder, options.name, options.sha256)
     if wish.name is not None:
-        check_new_name(folder, wish.name)
+        check_new_name(folder, wish.name, GIVE_NAME)
     progress = Progress(lines=True)
     with staging(folder, hash_key(source)) as stage:
         try:
             model = obtain(wish, stage, progress)
             progress.end()
             _note_provenance(stage, model)
-            result = _try(stage, model.name, folder, progress)
+            with quiet_frameworks(options):
+                result = _try(stage, model.name, folder, progress)
             stage.publish(model.name, folder)
         except SeveralModels as error:
             progress.end()

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.cli import EXIT_DONE, CommandError
 from pocketserve.cli.folder.models_folder import add_folder_option, choose_folder, discard, staging
-from pocketserve.cli.local import names_path, open_local
+from pocketserve.cli.local import names_path, open_local, quiet_frameworks
 from pocketserve.cli.output import print_text, printable
 from pocketserve.cli.progress import Progress
-from pocketserve.messages import plural
+from pocketserve.messages import label_list, plural
 
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.loaded_model import LoadedModel
@@ -35,10 +36,24 @@ PIXELS = {
 }
 """What pixels from 0 to 255 become for the model: mean and std of ``(pixel - mean) / std``; ``signed`` is -1 to 1."""
 
-ACTIVATIONS = ("none", "sigmoid", "softmax")
+PIXELS_TEXT = {
+    "0..1": "fractions, pixel / 255",
+    "0..255": "numbers as they are in the picture",
+    "signed": "from -1 to 1",
+    "imagenet": "mean and deviation of ImageNet, as torchvision and timm train",
+}
+ACTIVATIONS = {
+    "none": "leave the scores as they are",
+    "sigmoid": "each class is true or not by itself",
+    "softmax": "one of the classes is true",
+}
 FILE_NAME = "model.toml"
 MAX_LABELS_BYTES = 8 << 20
 USUAL_TASKS = ("image-classification", "object-detection", "text-classification", "audio-classification")
+
+
+# A fault of a task, such as labels that are too few, stands in the command's own last sentence.
+logging.getLogger("pocketserve.tasks.selection").addHandler(logging.NullHandler())
 
 
 class Answers(NamedTuple):
@@ -60,15 +75,21 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "init",
         help="write a model.toml for a model that does not say how it is asked",
         description="Looks at a model and the files beside it, asks what they do not say, and writes a model.toml with "
-        "which the model was loaded. Nothing is overwritten. A model that needs none gets none.",
+        "which the model was loaded. Nothing is overwritten. A model that needs none gets none. A manifest holds for "
+        "the files beside it: a bare file moves into a folder of its name, with a copy of labels.txt.",
     )
     parser.add_argument("model", metavar="MODEL|FILE", help="a model of the models folder, or a file or folder")
     parser.add_argument("--task", choices=TASK_NAMES, metavar="TASK", help="what the model does")
     parser.add_argument("--labels", type=Path, metavar="FILE", help="the names of its classes, one a line")
-    parser.add_argument("--pixels", choices=PIXELS, help="what the model takes pixels as; signed: -1 to 1")
-    parser.add_argument("--activation", choices=ACTIVATIONS, help="what makes its scores probabilities")
+    _add_choice(parser, "--pixels", "what the numbers of a picture become before the model reads them", PIXELS_TEXT)
+    _add_choice(parser, "--activation", "what makes its scores probabilities", ACTIVATIONS)
     add_folder_option(parser)
     return parser
+
+
+def _add_choice(parser: argparse.ArgumentParser, option: str, text: str, choices: Mapping[str, str]) -> None:
+    texts = "; ".join(f"{name}: {meaning}" for name, meaning in choices.items())
+    parser.add_argument(option, choices=choices, metavar=option[2:].upper(), help=f"{text}. {texts}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -83,12 +104,17 @@ def run(options: argparse.Namespace) -> int:
         if entry.manifest.task is not None or (entry.problem is not None and (home / FILE_NAME).exists()):
             fault = entry.problem or f"it says task = {json.dumps(entry.manifest.task)} already"
             raise CommandError(f"{home / FILE_NAME} is left as it is: {fault}; change it with an editor")
-        with Progress().waiting(f"loading {name}"):
+        with quiet_frameworks(options), Progress().waiting(f"loading {name}"):  # not around questions, which go there
             entry, handle = stack.enter_context(service.running(name, None))
         text, labels, task = _decide(options, entry, handle.model, service.config.max_image_pixels)
     if text:
         _write(entry, home, text, labels)
         print(printable(f"{home / FILE_NAME}:\n\n{text}", keep="\n"))
+        if home != entry.folder:
+            names = " and a copy of the labels" if labels is not None else ""
+            print_text(
+                printable(f"The model's file moved into {home}{names}: a manifest holds for the files beside it.")
+            )
     print_text(printable(_description(name, task, bool(text))))
     return EXIT_DONE
 
@@ -128,41 +154,64 @@ def _ask(options: argparse.Namespace, facts: ModelFacts, model: LoadedModel) -> 
 
     sign, suggestion = suggest_task(facts, getattr(model.task, "labels", ()))
     suggestion = suggestion or (model.task.name if model.task.name != "tensors" else "")
-    task = options.task or _choose("What does it do", tuple(dict.fromkeys((*USUAL_TASKS, *TASK_NAMES))), suggestion)
+    task = options.task or _choose("What does it do", dict.fromkeys((*USUAL_TASKS, *TASK_NAMES), ""), suggestion)
     if not task:
         raise CommandError(f"nothing shows what {facts.entry.name} does; say it: --task {' or '.join(USUAL_TASKS)}, …")
     labels, pixels, activation = options.labels, options.pixels or "", options.activation or ""
     is_nameless = task.endswith("-classification") and labels is None and not find_labels(facts).names
     if is_nameless:
-        labels = _ask_labels()
+        labels = _ask_labels(_labels_beside(facts))
     if task_named(task).takes_pictures and not pixels and not _pixels_are_known(facts):
-        pixels = _choose("What does it take pixels as", tuple(PIXELS), "0..1")
+        pixels = _choose("What does it take pixels as", PIXELS_TEXT, "0..1")
     if task.endswith("-classification") and not activation and not _gives_probabilities(model):
         activation = _choose("Its scores are no probabilities. What makes them so", ACTIVATIONS, "softmax")
     return Answers(task, sign if task == suggestion else "", labels, is_nameless, pixels, activation)
 
 
-def _ask_labels() -> Path | None:
-    """Return a file of labels that can be read; None where there is none, or nobody is asked."""
-    while answer := _input("File with the names of its classes, one a line [none]: "):
+def _labels_beside(facts: ModelFacts) -> Path | None:
+    """Return ``labels.txt`` beside a bare file, if it names as many classes as the model has: it may be another's."""
+    from pocketserve.tasks.vision.image_classification import class_count
+
+    path, classes = facts.entry.folder / "labels.txt", class_count(facts)
+    if facts.entry.folder.name == facts.entry.name or not path.is_file():
+        return None
+    lines = len(_read_labels(path).decode().rstrip().splitlines())
+    if lines == classes > 0:
+        return path
+    text = f"{path} is not taken: it has {plural(lines, 'line')}, and the model {plural(classes, 'score')}."
+    print_text(printable(text))
+    return None
+
+
+def _ask_labels(default: Path | None) -> Path | None:
+    """Return a file of labels that can be read; the default where nobody is asked, None where there is none."""
+    proposal = f"{default}, - for none" if default else "none"
+    while answer := _input(f"File with the names of its classes, one a line [{proposal}]: "):
+        if answer == "-":
+            return None
         try:
             _read_labels(path := Path(answer).expanduser())
         except CommandError as error:
             print_text(printable(f"{error}; name another, or none"))
         else:
             return path
-    return None
+    return default
 
 
-def _choose(question: str, choices: Sequence[str], default: str) -> str:
-    """Return one of several answers, by its name or number; the default where nobody is asked."""
+def _choose(question: str, choices: Mapping[str, str], default: str) -> str:
+    """Return one of several answers, by its name or number; the default where nobody is asked.
+
+    Args:
+        choices: names of answers with what they mean.
+    """
     if not _can_ask():
         return default
-    for number, choice in enumerate(choices, 1):
-        print(f"{number:3}  {choice}")
+    names, width = list(choices), max(map(len, choices))
+    for number, (name, meaning) in enumerate(choices.items(), 1):
+        print_text(f"{number:3}  {name.ljust(width)}  {meaning}".rstrip(), indent=" " * 5)
     while True:
         answer = _input(f"{question}? [{default or 'a number or name'}] ") or default
-        answer = choices[int(answer) - 1] if answer.isdecimal() and 0 < int(answer) <= len(choices) else answer
+        answer = names[int(answer) - 1] if answer.isdecimal() and 0 < int(answer) <= len(names) else answer
         if answer in choices:
             return answer
         if not answer:
@@ -295,7 +344,7 @@ def _description(name: str, task: Task, is_new: bool) -> str:
     """Return how a model is served, in a sentence or two."""
     labels: Sequence[str] = getattr(task, "labels", ())
     names = (
-        f" with {plural(len(labels), 'label')} ({', '.join(labels[:3])}{' …' * (len(labels) > 3)})" if labels else ""
+        f" with {plural(len(labels), 'label')} ({label_list(labels[:3])}{' …' * (len(labels) > 3)})" if labels else ""
     )
     start = f"{name} is served as" if is_new else f"{name} needs no model.toml: its files say that it is for"
     problem = getattr(task, "problem", "")

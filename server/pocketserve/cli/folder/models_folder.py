@@ -19,6 +19,7 @@ from pocketserve.state.folder_lock import acquire_lock, remove_tree
 if TYPE_CHECKING:
     from pocketserve.repository.scan import ModelEntry, Models
 
+GIVE_NAME = "give it another one by --name NAME"
 PREFIX = ".pocketserve-add-"  # names with a dot in front are no models
 REMOVED = ".pocketserve-removed-"
 KEPT_S = 7 * 86_400  # a download that was cut is gone on with within a week
@@ -117,8 +118,11 @@ def discard(folder: Path, paths: Sequence[Path]) -> None:
         remove_tree(bin_folder)
 
 
-def check_new_name(folder: Path, name: str) -> str:
+def check_new_name(folder: Path, name: str, way_out: str = "take another name") -> str:
     """Return a name that a new model of the folder may have.
+
+    Args:
+        way_out: how the command that asks gives another one.
 
     Raises:
         CommandError: it is taken, or cannot be a model's.
@@ -127,10 +131,10 @@ def check_new_name(folder: Path, name: str) -> str:
 
     if not is_valid_name(name):
         rule = "it has no spaces, no / : \\ % ? #, no dot in front, 128 characters at most, and is not stats"
-        raise CommandError(f"a model cannot be called {name[:128]!r}: {rule}; take another name")
+        raise CommandError(f"a model cannot be called {name[:128]!r}: {rule}; {way_out}")
     models = read_models(folder)
     if os.path.lexists(folder / name) or name in models.names:
-        raise CommandError(f"{folder} has a model {name!r} already; take another name, or `pocketserve remove {name}`")
+        raise CommandError(f"{folder} has a model {name!r} already; {way_out}, or `pocketserve remove {name}`")
     return name
 
 
@@ -181,7 +185,7 @@ class Stage:
         for path in [path for path in (self.models / name).rglob("*") if path.is_file()]:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        check_new_name(folder, name)
+        check_new_name(folder, name, GIVE_NAME)
         os.rename(self.models / name, folder / name)  # never onto a file, or a folder that holds anything
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pocketserve.cli import CommandError
-from pocketserve.cli.folder.models_folder import Stage, check_new_name, check_room
+from pocketserve.cli.folder.models_folder import GIVE_NAME, Stage, check_new_name, check_room
 from pocketserve.cli.output import human_bytes
 from pocketserve.cli.progress import Progress
 from pocketserve.state.folder_lock import remove_tree
@@ -40,7 +40,7 @@ class Wish(NamedTuple):
 
     def choose_name(self, proposal: str) -> str:
         """Return the model's name; CommandError where it cannot be had."""
-        return check_new_name(self.folder, self.name or proposal)
+        return check_new_name(self.folder, self.name or proposal, GIVE_NAME)
 
     def check_sha256(self, file: Path, progress: Progress) -> str:
         """Return a file's SHA-256; CommandError where it is not the one that is expected."""

@@ -112,6 +112,9 @@ def _show(installed: list[Supervisor], as_json: bool) -> int:
         raise CommandError("no service is installed; `pocketserve service install` installs one")
     else:
         print_table([key.upper() for key in states[0]], [list(map(_word, state.values())) for state in states])
+        print()
+        for supervisor in installed:
+            print(printable(f"its log ({supervisor.kind}): {dict(supervisor.commands())['read the log']}"))
     return 0 if any(state["running"] for state in states) else 1
 
 
