@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pocketserve.messages import did_you_mean, near
-from pocketserve.system import is_loopback
+from pocketserve.system import binds_loopback
 from pocketserve_wire import limits
 
 APP_NAME: Final = "pocketserve"
@@ -283,5 +283,5 @@ def _check(config: Config) -> None:
                 raise ConfigError(f"{name} must lie between {low} and {high}, not {value}")
         if choices and value not in choices:
             raise ConfigError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
-    if not config.auth and config.host not in ("::1", "localhost") and not is_loopback(config.host):
+    if not config.auth and not binds_loopback(config.host):
         raise ConfigError(f"--no-auth works on loopback only; {config.host} can be reached from the network")

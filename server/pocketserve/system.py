@@ -14,6 +14,8 @@ from pathlib import Path
 
 VARIABLE = "POCKETSERVE_SIMULATION"
 _LOOPBACK = re.compile(r"127(?:\.(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)){3}", re.ASCII)  # RFC 5735, section 3
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+"""The usual names of this device."""
 
 
 def simulation() -> Path | None:
@@ -36,3 +38,8 @@ def root() -> Path:
 def is_loopback(host: str) -> bool:
     """Return whether an IPv4 address in decimal form is one of 127.0.0.0/8, which no network leads to."""
     return _LOOPBACK.fullmatch(host) is not None
+
+
+def binds_loopback(host: str) -> bool:
+    """Return whether a server that binds this name or address is reached from this device alone."""
+    return host in LOOPBACK_HOSTS or is_loopback(host)

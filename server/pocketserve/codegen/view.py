@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pocketserve.codegen.names import camel_case, class_case, constant_case, distinct
+from pocketserve_wire import DATATYPES
 
 MAX_ENUM = 1_500  # labels: the code that makes an enum's constants may have 64 kB
 MAX_LABEL = 300  # characters of a label in an enum
@@ -17,11 +18,10 @@ TAKES = frozenset(("picture", "sound", "text", "question", "comparison", "rows",
 KINDS = frozenset(("text", "label", "integer", "real", "reals", "box", "list"))
 _VERB, _ENTRY = re.compile(r"[a-z][a-zA-Z]{1,30}"), re.compile(r"[A-Z][a-zA-Z]{1,30}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16,64}")
-_DATATYPES = """
-    BOOL:1 UINT8:1 UINT16:2 UINT32:4 UINT64:8 INT8:1 INT16:2 INT32:4 INT64:8 FP16:2 BF16:2 FP32:4 FP64:8 BYTES:0
-"""
-DATATYPES = {name: int(size) for name, size in (pair.split(":") for pair in _DATATYPES.split())}
-"""The protocol's datatypes -> bytes of an element."""
+
+
+def _getter(variable: str) -> str:
+    return f"get{variable[0].upper()}{variable[1:]}"
 
 
 class TensorView(NamedTuple):
@@ -40,7 +40,7 @@ class TensorView(NamedTuple):
     @property
     def getter(self) -> str:
         """The method that gives an output."""
-        return f"get{self.variable[0].upper()}{self.variable[1:]}"
+        return _getter(self.variable)
 
 
 class FieldView(NamedTuple):
@@ -55,7 +55,7 @@ class FieldView(NamedTuple):
     @property
     def getter(self) -> str:
         """The method that gives it."""
-        return f"get{self.variable[0].upper()}{self.variable[1:]}"
+        return _getter(self.variable)
 
 
 class EntryView(NamedTuple):
@@ -84,7 +84,7 @@ class FeatureView(NamedTuple):
     @property
     def getter(self) -> str:
         """The method that gives it."""
-        return f"get{self.variable[0].upper()}{self.variable[1:]}"
+        return _getter(self.variable)
 
 
 class ModelView(NamedTuple):
@@ -195,7 +195,7 @@ def _tensor(tensor: Mapping[str, Any], variable: str, constant: str) -> TensorVi
         scale, zero = float(parameters["quantization_scale"]), int(parameters["quantization_zero_point"])
         quantization = f"a stored q stands for {scale:g} * (q - {zero})"
     free, is_open = sum(size < 0 for size in shape), parameters.get("open") is True
-    size = DATATYPES[datatype]
+    size = DATATYPES[datatype].itemsize
     return TensorView(_text(tensor["name"]), variable, constant, datatype, size, shape, free, is_open, quantization)
 
 

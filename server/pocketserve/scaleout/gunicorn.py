@@ -18,7 +18,7 @@ from pocketserve.scaleout.worker_slot import NoSlotError
 from pocketserve.server import Address, Endpoints, StartError, write_ready_file
 from pocketserve.state.permissions import StateFolderError
 from pocketserve.state.run_lock import RunLock
-from pocketserve.system import is_loopback
+from pocketserve.system import binds_loopback
 
 KEPT_OPEN_S = 75  # an idle connection; the clients' own pools keep theirs for a minute
 NO_SIGN_S = 300  # without which a worker counts as stuck; to import a framework may hold the interpreter for long
@@ -54,9 +54,7 @@ def on_starting(server: Any) -> None:
 
 
 def _is_loopback(address: Any) -> bool:
-    if not isinstance(address, tuple):
-        return False
-    return address[0] in ("localhost", "::1") or is_loopback(address[0])
+    return isinstance(address, tuple) and binds_loopback(address[0])
 
 
 def when_ready(server: Any) -> None:

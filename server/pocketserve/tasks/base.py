@@ -103,9 +103,7 @@ class TaskDefinition(NamedTuple):
     create: Callable[[ModelFacts], Task]  # ``ModelLoadError`` where tensors or manifest do not fit
     sections: tuple[Section, ...] = ()  # tables of the manifest that the task reads; others may read them as well
     takes_pictures: bool = False  # the raw input is a picture
-    calls: tuple[
-        TaskCall, ...
-    ] = ()  # what generated classes offer; empty where only the model's author knows the answer
+    calls: tuple[TaskCall, ...] = ()  # of generated classes; empty where only the model's author knows the answer
 
 
 def invalid_input(message: str) -> ApiError:

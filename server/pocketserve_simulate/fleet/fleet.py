@@ -61,7 +61,7 @@ class FleetPhone:
         """
         ready = self.folder / "ready.json"
         options = ["--host", self.host, "--http-port", str(HTTP_PORT), "--socket-port", str(SOCKET_PORT)]
-        options += ["--allowed-hosts", self.host, "--ready-file", str(ready), "--log-level", "warning"]
+        options += ["--ready-file", str(ready), "--log-level", "warning"]
         self.phone.hurry(True)
         self.phone.processes.start(["serve", *options, *arguments])
         deadline = time.monotonic() + READY_TIMEOUT_S

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from pocketserve.cli import CommandError
 from pocketserve.cli.folder.models_folder import room
 from pocketserve.cli.output import human_bytes
+from pocketserve.system import LOOPBACK_HOSTS
 from pocketserve_client.bounded import ExchangeLimits
 from pocketserve_client.errors import NotOurServerError, ServerUnreachableError
 from pocketserve_client.http import FETCH_ERRORS, bounded_session, innermost_reason, open_address
@@ -29,7 +30,6 @@ PIECE_BYTES = 64 << 10
 PIECE_S = 30.0  # for each piece, and for an answer's beginning: 2 kB/s at least
 MAX_CUTS = 20  # a connection that is cut again and again is given up
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
 
 Headers = Callable[[str], Mapping[str, str]]
@@ -55,7 +55,7 @@ def check_address(url: str) -> None:
     """
     try:
         parts = urlsplit(url)
-        is_loopback = parts.hostname in LOOPBACK and parts.port != 0
+        is_loopback = parts.hostname in LOOPBACK_HOSTS and parts.port != 0
     except ValueError:
         raise CommandError(f"{url[:200]!r} is no address") from None
     if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback)):

@@ -17,12 +17,12 @@ from pocketserve.cli.connection import add_connection_options, open_client, read
 from pocketserve.cli.output import print_text
 from pocketserve.cli.running.browser import open_browser
 from pocketserve.cli.running.stop import find_server
+from pocketserve.system import LOOPBACK_HOSTS
 
 if TYPE_CHECKING:
     from pocketserve.config import Config
     from pocketserve.server import Endpoints
 
-LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 FRESH_BYTES: Final = 16  # of a name that nobody has opened before
 _TICKET: Final = re.compile(r"[A-Za-z0-9_-]{32,256}")
 
@@ -76,7 +76,7 @@ def page_address(answer: Mapping[str, Any], url: str | None, *, fresh: bool = Fa
     is_http = url is not None and urlsplit(url).scheme in ("http", "https")
     ticket, page = str(answer["ticket"]), urlsplit(url if url and is_http else str(answer["url"]))
     host = page.hostname or ""
-    is_local = host in LOOPBACK
+    is_local = host in LOOPBACK_HOSTS
     if not _TICKET.fullmatch(ticket) or page.scheme not in ("http", "https") or not (is_local or url):
         raise ValueError("no ticket, or no page of this device")
     if fresh and not is_local:

@@ -15,13 +15,13 @@ from pocketserve.cli import CommandError
 from pocketserve.cli.output import print_text, printable
 from pocketserve.cli.progress import Progress
 from pocketserve.config import load_config
+from pocketserve.system import LOOPBACK_HOSTS
 
 if TYPE_CHECKING:
     from pocketserve_wire.files.run_file import Run
 
 DEADLINE_S = 70.0  # the longest drain time that a server may have is 60 s
 LOOK_EVERY_S = 0.05
-HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -69,7 +69,7 @@ def find_server(url: str | None) -> Run | None:
             host, port = urlsplit(url).hostname, urlsplit(url).port
         except ValueError:
             return None
-        servers = [run for run in servers if host in HOSTS and port in run.ports]
+        servers = [run for run in servers if host in LOOPBACK_HOSTS and port in run.ports]
     if len(servers) > 1:
         listed = ", ".join(f"http://{run.http}" for run in servers)
         raise CommandError(f"{len(servers)} servers run: {listed}; name one with --url")
