@@ -23,11 +23,13 @@ ARGUMENTS = (
 FAKE_DEVICES = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 LIMIT_MS = 60_000
 """For one step: a model's first request may import its framework on a busy machine."""
+ROUNDS = 10
+"""In which a page that stopped asks nothing more; one request was under way."""
 
 
 def launch(playwright: Playwright, *arguments: str) -> Browser:
     """Start Chromium; where none is installed, it is fetched first."""
-    return playwright.chromium.launch(executable_path=tool().chromium(), args=[*ARGUMENTS, *arguments])
+    return playwright.chromium.launch(executable_path=tool().provide("chromium"), args=[*ARGUMENTS, *arguments])
 
 
 def two_frames(picture: bytes, size: tuple[int, int] = (640, 480)) -> bytes:
@@ -71,12 +73,18 @@ class Visit:
         self.go(f"try/{name}")
         self.page.wait_for_selector(f".work[data-model='{name}']")
         if kind is not None:
-            self.page.click(f"[data-kind={kind}]")
+            self.press(f"[data-kind={kind}]")
+
+    def press(self, button: str) -> None:
+        """Choose one of several, and wait until the page shows that it is chosen: it draws once a frame."""
+        self.page.click(button)
+        self.page.wait_for_selector(f"{button}[aria-pressed=true]")
 
     def best(self, expected: str) -> str:
-        """Wait until the first answer has a text; returns all of it."""
+        """Wait until the first answer has a text, apart from its score; returns all of it."""
         self.page.wait_for_function(
-            "text => document.querySelector('.answer .best')?.textContent.includes(text)", arg=expected
+            "text => document.querySelector('.answer .best')?.textContent.replace(/[\\d.,]+\\s*%/, '').includes(text)",
+            arg=expected,
         )
         return self.page.inner_text(".answer .best >> nth=0")
 
@@ -104,14 +112,14 @@ def choose(visited: Visit, file: Path) -> None:
     visited.page.set_input_files("input[type=file]", str(file))
 
 
-def overlay_pixels(visited: Visit) -> int:
-    """How many pixels of the overlay are drawn on."""
-    count: int = visited.page.evaluate(
-        """() => { const canvas = document.querySelector('.overlay');
+def wait_for_overlay(visited: Visit, pixels: int) -> None:
+    """Wait until more than so many pixels of the overlay are drawn on: masks come after the list of names."""
+    visited.page.wait_for_function(
+        """least => { const canvas = document.querySelector('.overlay');
         const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
-        return data.filter((value, index) => index % 4 === 3 && value).length }"""
+        return data.filter((value, index) => index % 4 === 3 && value).length > least }""",
+        arg=pixels,
     )
-    return count
 
 
 def pass_frames(visited: Visit, count: int) -> None:
@@ -122,6 +130,18 @@ def pass_frames(visited: Visit, count: int) -> None:
         next() })""",
         count,
     )
+
+
+def come_to_rest(visited: Visit) -> None:
+    """Wait until the page asks nothing for twenty frames in a row, but for the server's numbers."""
+    asked: list[str] = []
+    visited.page.on("request", lambda request: asked.append(request.url))
+    for _ in range(ROUNDS):
+        asked.clear()
+        pass_frames(visited, 20)
+        if not any("/predictions/" in url for url in asked):
+            return
+    raise AssertionError(f"the page goes on asking: {asked}")
 
 
 def watch(visitor: BrowserContext, server: Server) -> Visit:

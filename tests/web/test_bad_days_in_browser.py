@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from browsing import FAKE_DEVICES, Visit, launch, pass_frames, ticket, visit
+from browsing import FAKE_DEVICES, Visit, choose, come_to_rest, launch, pass_frames, ticket, visit
 from conftest import MODELS, Server, StartServer, start_server
 from ports import free_port
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.live]
 
-SEVEN = str(MODELS / "digits" / "samples" / "7.png")
+SEVEN, THREE = (MODELS / "digits" / "samples" / f"{digit}.png" for digit in "73")
 AWAY, FROZEN = "The server does not answer.", "The server takes long to answer."
 CODES = {
     "QUEUE_FULL": (429, "Try again in 7 s."),
@@ -56,7 +56,7 @@ def guest(browser: Browser, frail_server: Server) -> Iterator[Visit]:
 
 def ask_seven(visited: Visit) -> None:
     visited.open_model("digits", "picture")
-    visited.page.set_input_files("input[type=file]", SEVEN)
+    choose(visited, SEVEN)
 
 
 def test_token_is_nowhere_in_the_browser(guest: Visit) -> None:
@@ -102,8 +102,8 @@ def test_stopped_and_started_again(guest: Visit, models_copy: Path, tmp_path: Pa
     again = start_server(folder, models_copy, "--http-port", str(guest.server.port))
     try:
         guest.page.wait_for_selector(".banner", state="detached")
-        ask_seven(guest)
-        guest.best("7")
+        choose(guest, THREE)
+        guest.best("3")
     finally:
         again.stop()
 
@@ -140,7 +140,7 @@ def test_too_large(guest: Visit, tmp_path: Path) -> None:
     large = tmp_path / "large.png"
     large.write_bytes(bytes(200_000))
     guest.open_model("digits", "picture")
-    guest.page.set_input_files("input[type=file]", str(large))
+    choose(guest, large)
     assert "The input is too large." in guest.problem("BODY_TOO_LARGE")
 
 
@@ -148,9 +148,9 @@ def test_unreadable_input(visited: Visit, tmp_path: Path) -> None:
     odd = tmp_path / "odd.png"
     odd.write_bytes(b"no picture at all")
     visited.open_model("digits", "picture")
-    visited.page.set_input_files("input[type=file]", str(odd))
+    choose(visited, odd)
     assert "The model cannot take this input." in visited.problem("INVALID_INPUT")
-    visited.page.set_input_files("input[type=file]", SEVEN)
+    choose(visited, SEVEN)
     visited.best("7")
     assert visited.page.locator(".problem").count() == 0
 
@@ -197,7 +197,8 @@ def test_superseded_frames_are_no_failure(visited: Visit) -> None:
 def test_unload_load_and_reload(guest: Visit) -> None:
     card = guest.page.locator("article[data-model=digits]")
     card.locator("button:text-is('Load')").click()
-    card.locator("button:text-is('Reload')").click()
+    with guest.page.expect_response(lambda answer: answer.url.endswith("/digits/load")):
+        card.locator("button:text-is('Reload')").click()
     card.locator("button:text-is('Unload')").click()
     card.locator(".chip.stopped").wait_for()
     assert guest.server.call("GET", "/v2/models/digits/ready").status_code != 200
@@ -246,7 +247,7 @@ def test_hidden_page_asks_nothing(visited: Visit) -> None:
     visited.page.click("text=Start the camera")
     visited.best("7")
     visited.page.evaluate(hide, True)
-    pass_frames(visited, 20)  # what was under way ends
+    come_to_rest(visited)
     asked: list[str] = []
     visited.page.on("request", lambda request: asked.append(request.url))
     pass_frames(visited, 20)

@@ -163,7 +163,7 @@ def test_requests_to_take_along_work(visited: Visit, language: str, tmp_path: Pa
     visited.open_model("digits", "picture")
     choose(visited, MODELS / "digits" / "samples" / "7.png")
     visited.best("7")
-    visited.page.click(f"[data-language={language}]")
+    visited.press(f"[data-language={language}]")
     text = visited.page.inner_text(".snippet")
     token = visited.server.token
     assert token is not None and token not in text and "7.png" in text
@@ -184,6 +184,6 @@ def test_requests_for_apps_name_what_was_asked(visited: Visit, language: str) ->
     visited.open_model("petals")
     visited.page.click("form .primary >> nth=0")
     visited.best("cm")
-    visited.page.click(f"[data-language={language}]")
+    visited.press(f"[data-language={language}]")
     text = visited.page.inner_text(".snippet")
     assert 'predict("petals"' in text and "sepal_length" in text and f"httpPort({visited.server.port})" in text

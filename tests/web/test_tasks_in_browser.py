@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from browsing import Visit, choose, overlay_pixels
+from browsing import Visit, choose, come_to_rest, wait_for_overlay
 from conftest import MODELS
 from sounds import tone, wav
 
@@ -23,7 +23,7 @@ def test_picture(visited: Visit, digit: str) -> None:
     visited.open_model("digits", "picture")
     choose(visited, DIGITS / f"{digit}.png")
     visited.best(digit)
-    assert visited.page.inner_text("[role=status]") == digit
+    visited.page.wait_for_selector(f"[role=status]:text-is('{digit}')", state="attached")
 
 
 def test_pasted_and_dropped(visited: Visit) -> None:
@@ -61,10 +61,11 @@ def test_live_camera(visited: Visit) -> None:
     visited.page.wait_for_function(
         "() => /\\d+ frames\\/s · [\\d.,]+ ms/.test(document.querySelector('.tempo')?.textContent)"
     )
+    visited.page.evaluate("window.seen = document.querySelector('video').srcObject")
     visited.page.click("text=Stop")
     visited.page.wait_for_selector("text=Start the camera")
-    tracks = visited.page.evaluate("document.querySelector('video')?.srcObject?.active ?? false")
-    assert tracks is False
+    assert visited.page.evaluate("window.seen.active") is False
+    come_to_rest(visited)
 
 
 def test_objects_have_boxes(visited: Visit) -> None:
@@ -73,7 +74,7 @@ def test_objects_have_boxes(visited: Visit) -> None:
     visited.page.wait_for_selector(".bars li >> nth=5")
     labels = visited.page.locator(".bars .name").all_inner_texts()
     assert {label.strip() for label in labels} >= {"1", "2", "3", "6", "7", "9"}
-    assert overlay_pixels(visited) > 1000
+    wait_for_overlay(visited, 1000)
 
 
 def test_poses_have_skeletons(visited: Visit, tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_poses_have_skeletons(visited: Visit, tmp_path: Path) -> None:
     visited.open_model("poses", "picture")
     choose(visited, file)
     visited.best("person")
-    assert overlay_pixels(visited) > 1000
+    wait_for_overlay(visited, 1000)
 
 
 def test_shapes_have_boxes(visited: Visit, tmp_path: Path) -> None:
@@ -192,10 +193,16 @@ def test_tensors(visited: Visit, tmp_path: Path) -> None:
     np.save(array, np.array([[6.2, 2.9, 4.3]], np.float32))
     (tmp_path / "row.npy").write_bytes(array.getvalue())
     choose(visited, tmp_path / "row.npy")
-    visited.page.wait_for_function("() => !document.querySelector('.numbers').textContent.includes('0.2266')")
+    _new_numbers(visited, "0.2266")
+    before = visited.page.inner_text(".numbers")
     visited.page.click("text=Try zeros")
-    visited.page.wait_for_selector(".answer .numbers")
+    _new_numbers(visited, before)
     assert visited.page.locator(".problem").count() == 0
+
+
+def _new_numbers(visited: Visit, before: str) -> None:
+    """Wait until the answer is another one."""
+    visited.page.wait_for_function("old => !document.querySelector('.numbers')?.textContent.includes(old)", arg=before)
 
 
 def test_options_are_sent(visited: Visit) -> None:
