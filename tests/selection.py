@@ -12,7 +12,7 @@ MARKS: Final = {
     "live": "starts a real server process",
     "alone": "measures memory, threads or cores: no other test runs meanwhile",
     "assets": "needs the folder of public test models beside the project (see tests/README.md)",
-    "browser": "needs Playwright and Chromium, which ``make test-all`` fetches where none is installed",
+    "browser": "drives real browsers, which ``make test-browser`` fetches where none are installed",
     "onnx": "needs ONNX Runtime",
     "heic": "needs pillow-heif",
     "torch": "needs PyTorch and ExecuTorch",
@@ -31,7 +31,7 @@ MARKS: Final = {
 HOW: Final = ("live", "alone")
 """Marks that say how a test runs, not what it needs."""
 
-BIG: Final = frozenset(MARKS) - {*HOW, "assets", "browser", "onnx"}
+BIG: Final = frozenset(MARKS) - {*HOW, "assets", "onnx"}
 
 SANS_NUMPY: Final = (
     *("wire", "pairing/test_srp.py", "pairing/test_desk.py", "repository/test_manifest.py", "android"),
@@ -128,11 +128,12 @@ class Kind:
 
 KINDS: Final = {
     "dev": Kind(BIG, only_here=SANS_FRAMEWORKS),
-    "all": Kind(frozenset({"convert", "long", "triton"}), had=SANS_FRAMEWORKS, complete=True),
+    "all": Kind(frozenset({"browser", "convert", "long", "triton"}), had=SANS_FRAMEWORKS, complete=True),
+    "browser": Kind(frozenset({"long"}), complete=True),
     "soak": Kind(frozenset({"browser", "convert", "triton"}), complete=True),
-    "tflite-runtime": Kind(BIG | {"onnx", "browser"}, had=SANS_TFLITE, complete=True),
-    "convert": Kind(BIG - {"convert"} | {"browser"}),
-    "triton": Kind(BIG - {"triton"} | {"browser"}, complete=True),
-    "newest": Kind(BIG | {"assets", "browser"}),
-    "arm64": Kind(BIG | {"assets", "browser", "live"}),
+    "tflite-runtime": Kind(BIG | {"onnx"}, had=SANS_TFLITE, complete=True),
+    "convert": Kind(BIG - {"convert"}),
+    "triton": Kind(BIG - {"triton"}, complete=True),
+    "newest": Kind(BIG | {"assets"}),
+    "arm64": Kind(BIG | {"assets", "live"}),
 }

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from browser_tool import can_browse
 from places import ROOT, STATE, find_assets
 from selection import BIG, HOW, KINDS, MARKS, Kind
 
@@ -89,12 +88,8 @@ def _kind(config: pytest.Config) -> Kind:
 
 
 def _without(config: pytest.Config) -> frozenset[str]:
-    """The marks that are left out. A complete run has its browser, or fetches it."""
-    kind = _kind(config)
-    missing = {"assets"} if find_assets() is None else set()
-    if not kind.complete and not can_browse():
-        missing.add("browser")
-    return kind.without | missing
+    """The marks that are left out."""
+    return _kind(config).without | ({"assets"} if find_assets() is None else set())
 
 
 def _left_out(item: pytest.Item) -> bool:

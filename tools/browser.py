@@ -1,10 +1,10 @@
-"""Find Chromium for the tests of the web page, or fetch it from Debian packages into ``.chromium/`` of the clone.
+"""Find Chromium and Firefox for the tests of the web page, or fetch them from Debian packages into the clone.
 
-Usage: python tools/browser.py [--folder FOLDER] [--mirror URL]
+Usage: python tools/browser.py [chromium|firefox] [--folder FOLDER] [--mirror URL]
 
-The one that POCKETSERVE_CHROMIUM names comes first, then an installed one. Otherwise the packages are unpacked into the
-folder (400 MB): neither root rights nor a package of the system's own are touched. The C library is the system's own,
-which must be as new as that of the packages: Debian 12 or newer.
+The one that POCKETSERVE_CHROMIUM or POCKETSERVE_FIREFOX names comes first, then an installed one. Otherwise the
+packages are unpacked into ``.browsers/`` (500 MB each): neither root rights nor a package of the system's own are
+touched. The C library is the system's own, which must be as new as that of the packages: Debian 12 or newer.
 """
 
 from __future__ import annotations
@@ -19,68 +19,91 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from android_toolchain import MIRROR_VARIABLE, ROOT, ToolchainError, require, say, system_mirror
 from debian_root import fetch_root
 
-VARIABLE = "POCKETSERVE_CHROMIUM"
-FOLDER_VARIABLE = "POCKETSERVE_CHROMIUM_FOLDER"
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-RELEASE = "bookworm"
-PACKAGES = ("chromium", "fonts-dejavu-core", "fontconfig-config")
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-START_TIMEOUT_S = 60.0
-C_LIBRARY = ("libc6", "libc-bin", "libcrypt1")
-"""Packages whose libraries must be those of the system's own loader."""
+
+@dataclass(frozen=True)
+class Browser:
+    """A browser, as Debian has it.
+
+    Attributes:
+        name: what it says of itself with ``--version``.
+        variable: an environment variable that names an installed one.
+        programs: its names on the PATH.
+        package: Debian's package, whose program lies in ``/usr/lib/PACKAGE/PACKAGE``.
+    """
+
+    name: str
+    variable: str
+    programs: tuple[str, ...]
+    package: str
 
 
-def installed() -> Path | None:
-    """Return the Chromium that the variable names or that is on the PATH; None where there is none."""
-    named = os.environ.get(VARIABLE)
-    place = named or next(filter(None, map(shutil.which, NAMES)), None)
+BROWSERS: Final = {
+    "chromium": Browser(
+        "Chromium", "POCKETSERVE_CHROMIUM", ("chromium", "chromium-browser", "google-chrome"), "chromium"
+    ),
+    "firefox": Browser("Firefox", "POCKETSERVE_FIREFOX", ("firefox-esr", "firefox"), "firefox-esr"),
+}
+FOLDER_VARIABLE: Final = "POCKETSERVE_BROWSERS_FOLDER"
+RELEASE: Final = "bookworm"
+FONTS: Final = ("fonts-dejavu-core", "fontconfig-config")
+ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+START_TIMEOUT_S: Final = 60.0
+
+
+def find(name: str) -> Path | None:
+    """Return the browser that its variable names or that is on the PATH; None where there is none."""
+    browser = BROWSERS[name]
+    place = os.environ.get(browser.variable) or next(filter(None, map(shutil.which, browser.programs)), None)
     return Path(place) if place else None
 
 
-def chromium(folder: Path | None = None, mirror: str | None = None) -> Path:
-    """Return a Chromium that starts; fetch it where none is installed.
+def provide(name: str, folder: Path | None = None, mirror: str | None = None) -> Path:
+    """Return a browser that starts; fetch it where none is installed.
 
     Raises:
         ToolchainError: it cannot be had on this machine.
     """
-    if folder is None and (present := installed()) is not None:
-        return present
-    folder = (folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".chromium")).absolute()
+    if folder is None and (installed := find(name)) is not None:
+        return installed
+    folder = (folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".browsers")).absolute() / name
     folder.mkdir(parents=True, exist_ok=True)
-    program, stamp = folder / "chromium", folder / "made-from"
+    program, stamp = folder / name, folder / "made-from"
     inputs = hashlib.sha256(f"{folder}\0{Path(__file__).read_text('utf-8')}".encode()).hexdigest()
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (stamp.exists() and stamp.read_text() == inputs):
             stamp.unlink(missing_ok=True)
-            _fetch(folder, program, mirror or os.environ.get(MIRROR_VARIABLE) or system_mirror())
+            _fetch(BROWSERS[name], program, mirror or os.environ.get(MIRROR_VARIABLE) or system_mirror())
             stamp.write_text(inputs)
     return program
 
 
-def _fetch(folder: Path, program: Path, mirror: str) -> None:
+def _fetch(browser: Browser, program: Path, mirror: str) -> None:
     architecture = ARCHITECTURES.get(platform.machine())
     if architecture is None:
-        raise ToolchainError(f"Debian has no Chromium for {platform.machine()}; set {VARIABLE} to one")
+        raise ToolchainError(f"Debian has no {browser.name} for {platform.machine()}; set {browser.variable} to one")
     require("apt-get")
     require("dpkg-deb")
-    say("fetching Chromium from Debian (about 130 MB) …")
-    fetch_root(folder / "root", mirror, RELEASE, architecture, PACKAGES)
-    _write_program(folder / "root", program)
+    say(f"fetching {browser.name} from Debian (about 130 MB) …")
+    root = program.with_name("root")
+    fetch_root(root, mirror, RELEASE, architecture, (browser.package, *FONTS))
+    _write_program(root, browser.package, program)
     told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
-    if "Chromium" not in told.stdout:
+    if browser.name not in told.stdout:
         raise ToolchainError(
-            f"the Chromium of Debian's packages does not start here ({told.stderr.strip()[:200]}); "
-            f"install one (Debian: apt-get install chromium), or set {VARIABLE} to it"
+            f"the {browser.name} of Debian's packages does not start here ({told.stderr.strip()[:200]}); "
+            f"install one (Debian: apt-get install {browser.package}), or set {browser.variable} to it"
         )
 
 
-def _write_program(root: Path, program: Path) -> None:
+def _write_program(root: Path, package: str, program: Path) -> None:
     """Write a script that starts it with the libraries and fonts beside it."""
     (libraries,) = (root / "usr" / "lib").glob("*-linux-gnu")
     for library in _of_c_library(libraries):
@@ -88,10 +111,11 @@ def _write_program(root: Path, program: Path) -> None:
     (root / "fonts.conf").write_text(
         f"<fontconfig><dir>{root}/usr/share/fonts</dir><cachedir>{root}/fonts-cache</cachedir></fontconfig>"
     )
+    places = f"{libraries}:{libraries / 'pulseaudio'}"  # the second one's only by an absolute path of the system's
     program.write_text(
-        f"#!/bin/sh\nexport LD_LIBRARY_PATH={shlex.quote(str(libraries))} "
+        f"#!/bin/sh\nexport LD_LIBRARY_PATH={shlex.quote(places)} "
         f"FONTCONFIG_FILE={shlex.quote(str(root / 'fonts.conf'))}\n"
-        f'exec {shlex.quote(str(root / "usr/lib/chromium/chromium"))} "$@"\n'
+        f'exec {shlex.quote(str(root / "usr/lib" / package / package))} "$@"\n'
     )
     program.chmod(0o755)
 
@@ -103,13 +127,17 @@ def _of_c_library(libraries: Path) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print where Chromium is, after fetching it where there is none; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Find or fetch Chromium for the tests of the web page.")
-    parser.add_argument("--folder", type=Path, help=f"fetch it there, even if one is installed [{FOLDER_VARIABLE}]")
+    """Print where the browsers are, after fetching those that are missing; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Find or fetch browsers for the tests of the web page.")
+    parser.add_argument("browser", nargs="*", metavar="BROWSER", help=f"{' or '.join(BROWSERS)} [both]")
+    parser.add_argument("--folder", type=Path, help=f"fetch them there, even if installed [{FOLDER_VARIABLE}]")
     parser.add_argument("--mirror", metavar="URL", help=f"a Debian mirror [{MIRROR_VARIABLE}, else apt's own]")
     options = parser.parse_args(arguments)
+    if unknown := set(options.browser) - set(BROWSERS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {' and '.join(BROWSERS)}")
     try:
-        print(chromium(options.folder, options.mirror))
+        for name in options.browser or BROWSERS:
+            print(provide(name, options.folder, options.mirror))
     except ToolchainError as error:
         print(f"browser: {error}", file=sys.stderr)
         return 1

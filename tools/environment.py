@@ -47,7 +47,7 @@ ENVIRONMENTS = {
     "dev": Environment(".venv", ("tflite", "onnx", "image", "qr", "dev", "browser")),
     "all": Environment(
         ".venv-all",
-        ("tflite", "image", "heic", "qr", "torch", "onnx", "executorch", "tensorflow", "dev", "browser", "conformance"),
+        ("tflite", "image", "heic", "qr", "torch", "onnx", "executorch", "tensorflow", "dev", "conformance"),
         also=("torch==2.13.0",),  # named here too, or executorch brings a build with gigabytes of CUDA
         npm=("@tensorflow/tfjs@4.22.0", "@tensorflow/tfjs-backend-wasm@4.22.0"),
     ),

@@ -32,7 +32,7 @@ OTHER_VARIABLES: Final = frozenset(
         *("SOAK", "SOAK_TABLE", "SOAK_REQUESTS"),
         # tools, the package for Termux, and the recipe of the embedded model numbers
         *("ARM64", "NEWEST_PYTHON", "DEBIAN_MIRROR", "ANDROID_DEBS", "ANDROID_TOOLCHAIN", "KEYSTORE_PASSWORD"),
-        *("HOMEPAGE", "FONTS", "CHROMIUM", "CHROMIUM_FOLDER"),
+        *("HOMEPAGE", "FONTS", "CHROMIUM", "FIREFOX", "BROWSERS_FOLDER"),
     )
 )
 """Variables of ours that are no settings, so that they are not taken for misspelt ones."""

@@ -103,10 +103,14 @@ def pages(contents: Mapping[str, tuple[str, str]], port: int = 0) -> Iterator[tu
             thread.join(START_S)
 
 
+def chromium(profile: Path, *arguments: str) -> list[str]:
+    """The command that starts a Chromium with a profile of its own."""
+    return [str(tool().provide("chromium")), *OPTIONS, f"--user-data-dir={profile}", *arguments]
+
+
 def browse(profile: Path, address: str) -> tuple[str, str]:
     """Visit a page; return its document once its scripts have come to rest, and what the browser logged."""
-    command = [str(tool().chromium()), *OPTIONS, f"--user-data-dir={profile}", "--virtual-time-budget=8000"]
-    command += ["--enable-logging=stderr", "--dump-dom", address]
+    command = chromium(profile, "--virtual-time-budget=8000", "--enable-logging=stderr", "--dump-dom", address)
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
     return done.stdout, done.stderr
 
@@ -114,7 +118,7 @@ def browse(profile: Path, address: str) -> tuple[str, str]:
 @contextmanager
 def left_open(profile: Path, address: str) -> Iterator[None]:
     """A browser that stays at a page until the end of the block."""
-    command = [str(tool().chromium()), *OPTIONS, f"--user-data-dir={profile}", "--remote-debugging-port=0", address]
+    command = chromium(profile, "--remote-debugging-port=0", address)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield
