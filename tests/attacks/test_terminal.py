@@ -79,7 +79,7 @@ def test_commands_on_hostile_folders(hostile_models, tmp_path):
     assert first["label"].startswith("\x1b]0;pwned\x07")  # JSON says the same, in its own escapes
     run("doctor", hostile_models, folder=tmp_path)
     assert run("inspect", ESC, "--debug", folder=tmp_path).returncode == 1
-    assert run("predict", "digits", ESC, "--local", folder=tmp_path).returncode == 1
+    assert run("predict", "digits", ESC, "--local", "--models-dir", MODELS, folder=tmp_path).returncode == 1
     assert run(f"--{ESC}", folder=tmp_path).returncode == 2
 
 

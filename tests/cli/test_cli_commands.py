@@ -362,7 +362,7 @@ def test_without_a_server(run, tmp_path):
         (["petals", SEVEN], "this model takes numbers"),
         (["digits", MODELS / "digits" / "labels.txt"], "failed to parse the request JSON"),
         (["digits", MODELS / "digits" / "README.md"], "not a picture"),
-        (["nothing", "1"], "unknown model"),
+        (["nothing", "1"], "; there are '"),
         (["petals", *FLOWER, "--version", "9"], "version '9' is not found"),
         (["digits", SEVEN, "--top-k", "0"], "top_k must be a whole number from 1"),
     ],
@@ -411,7 +411,7 @@ def test_a_name_like_no_other_is_told_where_names_are(run, connection):
     assert "did you mean 'petals'?" in run("predict", "petal", "1", *connection, code=1)
     assert re.search(r"there are .*'petals'", run("predict", "nothing", "1", *connection, code=1))
     local = run("predict", "nothing", "1", "--local", code=1)
-    assert re.search(r"'nothing' is not found; there are '.*'$", local)
+    assert re.search(r"no model 'nothing' in .*; there are '.*'$", local)
 
 
 def test_a_path_needs_local(run, connection):
@@ -732,7 +732,7 @@ def test_tensors_on_a_phone(run, monkeypatch):
     [
         (["{tmp}/broken.tflite"], "broken.tflite is no TFLite model"),
         (["{tmp}/missing.tflite", "--local"], "is no file or folder"),
-        (["nothing", "--local"], "unknown model: 'nothing'"),
+        (["nothing", "--local"], "there is no model 'nothing' in "),
         (["digits", "--local", "--models-dir", "{tmp}/nowhere"], "nowhere"),
         (["digits", "--local", "--version", "9"], "version '9' is not found"),
     ],

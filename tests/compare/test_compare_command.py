@@ -34,7 +34,12 @@ VERSIONS = ("--versions", "tflite,tflite-int8")
 def compare(*words: object, fails: bool = False) -> str:
     """Run the command; returns what it printed to standard output, or to standard error where it fails."""
     command = [sys.executable, "-m", "pocketserve", "compare", *map(str, words)]
-    surroundings = {**os.environ, "POCKETSERVE_STATE_DIR": str(STATE), "COLUMNS": "200"}
+    surroundings = {
+        **os.environ,
+        "POCKETSERVE_STATE_DIR": str(STATE),
+        "POCKETSERVE_MODELS_DIR": str(MODELS),
+        "COLUMNS": "200",
+    }
     done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == int(fails), done.stdout + done.stderr
     return done.stderr if fails else done.stdout
@@ -165,7 +170,7 @@ def test_two_devices_side_by_side(result: dict[str, Any], tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("nothing",), "unknown model"),
+        (("nothing",), "no model .nothing. in .*; there are"),
         (("digits", "--versions", "tflit"), "no version 'tflit'; it has tflite.*did you mean 'tflite'"),
         (("digits", "--reference", "tfjs", "--versions", "tflite"), "reference version 'tfjs' is not compared"),
         (("digits", "--data", "/nowhere"), "does not exist; name a file or folder"),

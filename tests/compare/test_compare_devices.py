@@ -28,6 +28,7 @@ TIMEOUT_S = 300
 @pytest.fixture(autouse=True)
 def _state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
+    monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(MODELS))
 
 
 def compared(model: str, *devices: str, **wishes: Any) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.folder.models_folder import add_folder_option
 from pocketserve.cli.local import open_local
 from pocketserve.cli.output import printable
 from pocketserve.cli.progress import Progress
@@ -25,7 +27,7 @@ MAX_TIMEOUT_S = 86_400.0
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that both commands have."""
     parser.add_argument("--name", metavar="NAME", help="what to call the new version [after what makes it]")
-    parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL [the embedded models]")
+    add_folder_option(parser)
     parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="seconds for each tool [1800]")
     parser.add_argument("--memory", metavar="SIZE", help="memory that a tool may take [nearly all that is free]")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -55,6 +57,7 @@ def model_of(options: argparse.Namespace) -> tuple[ModelEntry, str | None, Confi
     Raises:
         CommandError, ApiError: there is no such model or version.
     """
+    from pocketserve.repository.scan import locate
     from pocketserve.state.permissions import secure
 
     service, name, version = open_local(options.model, options.models_dir)
@@ -68,7 +71,7 @@ def model_of(options: argparse.Namespace) -> tuple[ModelEntry, str | None, Confi
     finally:
         service.close()
     secure(config.state_dir)
-    return entry, version, config
+    return entry, version, dataclasses.replace(config, models_dir=locate(config.models_dir)[0])
 
 
 def noting(progress: Progress) -> Callable[[str], None]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.folder.models_folder import find_folder
 from pocketserve.cli.output import error_stream, printable
 from pocketserve.config import load_config
 
@@ -82,10 +83,13 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
         raise CommandError(f"{model!r} {fault}; name a model file, its folder, or a model of the models folder")
     by_name = not is_model_path(model)
     if by_name or (models_dir is not None and "/" not in model):  # whatever of that name lies in the working directory
-        service = _service(models_dir, threads)
-        if by_name or model in service.repository.models():
+        service = _service(str(find_folder(models_dir)), threads)
+        if model in service.repository.models():
             return service, model, None
         service.close()
+        if by_name:
+            fault = f"there is no model {model!r} in {service.config.models_dir}"
+            raise CommandError(f"{fault}; {service.repository.way_out(model)}")
     from pocketserve.runtimes.registry import format_at  # late, as the service
 
     path = Path(os.path.abspath(model))
@@ -150,7 +154,7 @@ def _no_model(path: Path, model: str) -> str:
     return f"a model cannot be called {name!r}: its name has no spaces, no / : \\ % ? # and no dot in front; rename it"
 
 
-def _service(models_dir: str | None, threads: int) -> Service:
+def _service(models_dir: str, threads: int) -> Service:
     from pocketserve.service import Service  # late: most commands ask a server
 
     # What a command computes or measures on demand does not depend on the battery.

@@ -73,11 +73,11 @@ class Repository:
         """Return a model."""
         entry = self._models.get(name)
         if entry is None:
-            text = f"Request for unknown model: {name[:128]!r} is not found; {self._way_out(name)}"
+            text = f"Request for unknown model: {name[:128]!r} is not found; {self.way_out(name)}"
             raise ApiError(ErrorCode.MODEL_NOT_FOUND, text)
         return entry
 
-    def _way_out(self, name: str) -> str:
+    def way_out(self, name: str) -> str:
         """Return the model that may be meant, or those that there are; only models with such names are read."""
         from difflib import get_close_matches  # late: only those who mistype need it
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.folder.models_folder import add_folder_option
 from pocketserve.cli.local import open_local, quiet_frameworks
 from pocketserve.cli.measurement import interleave, load_now, load_warning
 from pocketserve.cli.output import human_bytes, print_json, print_text, print_wide_table, printable
@@ -45,7 +46,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("model", metavar="FILE|MODEL", help="a model file or folder, or a name in the models folder")
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to measure")
-    parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL [the embedded models]")
+    add_folder_option(parser)
     parser.add_argument("--rounds", type=_rounds, default=200, metavar="N", help="samples of each way [200]")
     parser.add_argument("--seconds", type=_seconds, default=30.0, metavar="S", help="stop sampling after so long [30]")
     parser.add_argument("--threads", type=_threads, default=0, metavar="N", help="threads of one run [the fast cores]")

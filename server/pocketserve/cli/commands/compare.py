@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import CommandError
 from pocketserve.cli.commands.bench import _seconds, _threads
+from pocketserve.cli.folder.models_folder import add_folder_option
 from pocketserve.cli.output import print_json
 from pocketserve.cli.progress import Progress
 
@@ -30,7 +31,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--versions", metavar="NAME[,NAME…]", help="the versions to compare [all]")
     parser.add_argument("--reference", metavar="NAME", help="the version to hold the others against [the first]")
-    parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL [the embedded models]")
+    add_folder_option(parser)
     parser.add_argument(
         "--data", type=Path, metavar="PATH", help="a file or folder to ask, best with labels [the model's samples]"
     )

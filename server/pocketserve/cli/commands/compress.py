@@ -24,7 +24,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "labelled samples of yours. The result becomes a new version beside the original, unless its accuracy on "
         "samples that the recipe never saw falls too far.",
     )
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="a model file or folder, or an embedded model")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a model's name, file or folder")
     parser.add_argument("--recipe", metavar="NAME", help="the recipe; --list shows all")
     parser.add_argument("--data", type=Path, metavar="PATH", help="labelled samples: a folder, CSV or .npz file")
     parser.add_argument("--test", type=Path, metavar="PATH", help="others to measure on [a quarter of --data]")

@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "answer as the original does. Tools that are no part of this installation get an environment of their own, "
         "which is made once.",
     )
-    parser.add_argument("model", nargs="?", metavar="MODEL|FILE", help="a model file or folder, or an embedded model")
+    parser.add_argument("model", nargs="?", metavar="MODEL|FILE", help="a model's name, file or folder")
     parser.add_argument("--to", metavar="KIND[,KIND…]", help="what to make, such as tflite,onnx; all: whatever can be")
     modes = ("none", "fp16", "dynamic", "int8", "int16x8")
     parser.add_argument("--quantize", choices=modes, default="none", help="how to make it smaller [none]")

@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="FILE|MODEL", help="a model file or folder, or a model's name")
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to show")
     parser.add_argument("--local", action="store_true", help="look the name up in a models folder, without a server")
-    parser.add_argument("--models-dir", metavar="DIR", help="with --local: the folder that holds MODEL")
+    parser.add_argument("--models-dir", metavar="DIR", help="with --local: the models folder [the one that is served]")
     parser.add_argument("--release", action="store_true", help="forget that a model is in quarantine, and try it again")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_connection_options(parser)

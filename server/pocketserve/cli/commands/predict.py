@@ -70,7 +70,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="another parameter of the model's task, such as language=de or iou=0.4",
     )
     parser.add_argument("--local", action="store_true", help="load the model in this process; no server is needed")
-    parser.add_argument("--models-dir", metavar="DIR", help="with --local: the folder that holds MODEL")
+    parser.add_argument("--models-dir", metavar="DIR", help="with --local: the models folder [the one that is served]")
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--json", action="store_true", help="print the whole answer as JSON, of several inputs a list")
     formats.add_argument(

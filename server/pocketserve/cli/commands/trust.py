@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
+from pocketserve.cli.folder.models_folder import add_folder_option
 from pocketserve.cli.local import is_model_path, open_local
 from pocketserve.cli.output import confirm, print_json, print_table, print_text, printable
 from pocketserve.config import STATE_VARIABLE, load_config
@@ -30,7 +31,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "whatever you can.",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL|PATH", help="a model of the models folder, or a path of one")
-    parser.add_argument("--models-dir", metavar="DIR", help="the folder that holds MODEL")
+    add_folder_option(parser)
     parser.add_argument(
         "--version",
         dest="model_version",

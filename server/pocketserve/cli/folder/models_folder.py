@@ -1,4 +1,4 @@
-"""The models folder that a command changes, and the hidden folder in it where a model waits until it is whole."""
+"""The models folder of a command, and the hidden folder in it where a model waits until it is whole."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from pocketserve.cli import CommandError
 from pocketserve.cli.output import human_bytes
-from pocketserve.config import embedded_models_dir, load_config
+from pocketserve.config import embedded_models_dir, load_config, variable_of
 from pocketserve.state.folder_lock import acquire_lock, remove_tree
 
 if TYPE_CHECKING:
     from pocketserve.repository.scan import ModelEntry, Models
 
+NAME_FOLDER = "name the models folder: --models-dir FOLDER"
 GIVE_NAME = "give it another one by --name NAME"
 PREFIX = ".pocketserve-add-"  # names with a dot in front are no models
 REMOVED = ".pocketserve-removed-"
@@ -27,8 +28,28 @@ LOCK_WAIT_S = 1.0
 SPARE_BYTES = 64 << 20  # left free on the disk
 
 
-def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
+def find_folder(models_dir: str | None) -> Path:
     """Return the models folder: the option's, else the setting's, else the one that a server of this user serves.
+
+    Where none is named and none is served, it is the folder of the embedded models. They give way to another one.
+
+    Raises:
+        CommandError: several are served.
+    """
+    from pocketserve.state.run_lock import running_servers
+
+    config = load_config({"models_dir": models_dir})
+    folder = config.models_dir.absolute()
+    if models_dir is not None or variable_of("models_dir") in os.environ:
+        return folder
+    served = {run.models_dir for run in running_servers(config.state_dir)} - {"", str(folder)}
+    if len(served) > 1:
+        raise CommandError(f"several folders are served; {NAME_FOLDER}")
+    return Path(*served) if served else folder
+
+
+def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
+    """Return the models folder that a command changes, see :func:`find_folder`.
 
     Args:
         make: whether a folder that an option or setting names, and that is missing, is made.
@@ -37,16 +58,10 @@ def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
         CommandError: none is named and none is served, or it holds the embedded models, or one model alone.
     """
     from pocketserve.repository.scan import locate
-    from pocketserve.state.run_lock import running_servers
 
-    config = load_config({"models_dir": models_dir})
-    folder = config.models_dir.absolute()
+    folder = find_folder(models_dir)
     if models_dir is None and folder == embedded_models_dir():
-        served = {run.models_dir for run in running_servers(config.state_dir)} - {"", str(folder)}
-        if len(served) != 1:
-            fault = "several folders are served" if served else "no folder of yours is served"
-            raise CommandError(f"{fault}; name the models folder: --models-dir FOLDER")
-        folder = Path(*served)
+        raise CommandError(f"no folder of yours is served; {NAME_FOLDER}")
     if make:
         folder.mkdir(parents=True, exist_ok=True)
     if not folder.is_dir():
@@ -57,7 +72,7 @@ def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:
 
 
 def add_folder_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--models-dir`` for a command that changes the folder."""
+    """Add ``--models-dir`` for a command that changes the folder, or runs a model of it without a server."""
     parser.add_argument("--models-dir", metavar="DIR", help="the models folder [the one that is served]")
 
 

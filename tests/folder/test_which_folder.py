@@ -1,0 +1,107 @@
+"""Where commands that run a model themselves look its name up: in the folder that is named, set or served."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from conftest import MODELS, StartServer
+from pocketserve.cli import CommandError
+from pocketserve.cli.conversion import model_of
+from pocketserve.cli.folder.models_folder import find_folder
+from pocketserve.config import embedded_models_dir
+from pocketserve.state.run_lock import RunLock
+
+Run = Callable[..., tuple[int, str, str]]
+Serve = Callable[[Path], RunLock]
+
+
+@pytest.fixture(autouse=True)
+def state(_no_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A state folder in which no other test's server runs."""
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A models folder whose one model has a name that no embedded one has."""
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    for name in ("digits.tflite", "digits.int8.tflite"):
+        shutil.copy(MODELS / "digits" / name, tmp_path / "models" / "mine")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def serve(state: Path) -> Iterator[Serve]:
+    """Notes, as a server of this process does, that a folder is served."""
+    with ExitStack() as stack:
+        numbers = iter(range(1, 10))
+
+        def note(folder: Path) -> RunLock:
+            pid = next(numbers)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("os.getpid", lambda: pid)
+                lock = RunLock(state, (), models_dir=str(folder))
+            stack.callback(lock.close)
+            return lock
+
+        yield note
+
+
+@pytest.mark.live
+def test_commands_look_where_the_server_does(
+    command: Run, folder: Path, new_server: StartServer, state: Path, tmp_path: Path
+) -> None:
+    """``bench``, ``compare``, ``convert``, ``inspect`` and ``predict`` in this process find the served model."""
+    code, _, error = command("bench", "mine")
+    assert code == 1 and f"there is no model 'mine' in {embedded_models_dir()}; there are '" in error
+    new_server(folder, environment={"POCKETSERVE_STATE_DIR": str(state)})
+    code, out, _ = command("bench", "mine", "--rounds", "1", "--json")
+    assert code == 0 and json.loads(out)["version"]
+    code, out, _ = command("compare", "mine", "--seconds", "0.2", "--json")
+    assert code == 0 and json.loads(out)["folder"] == str(folder / "mine")
+    version = sorted(json.loads(out)["versions"])[0]
+    words = ("--to", "tflite", "--quantize", "fp16", "--version", version, "--name", "half", "--json")
+    code, out, _ = command("convert", "mine", *words)
+    assert code == 0 and Path(json.loads(out)["versions"][0]["path"]).parent == folder / "mine"
+    code, out, _ = command("inspect", "mine", "--local", "--json")
+    assert code == 0 and "half" in json.loads(out)["versions"]
+    code, _, error = command("bench", "digits")
+    assert code == 1 and f"there is no model 'digits' in {folder}; there is 'mine'" in error
+    assert command("bench", "digits", "--models-dir", MODELS, "--rounds", "1", "--json")[0] == 0
+
+
+def test_the_folder_that_is_named(folder: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An option comes before the setting, both before what is served, that before the embedded models."""
+    embedded = embedded_models_dir()
+    assert find_folder(None) == embedded
+    serve(embedded)
+    assert find_folder(None) == embedded
+    own = serve(folder)
+    assert find_folder(None) == folder
+    monkeypatch.setenv("POCKETSERVE_MODELS_DIR", str(embedded))
+    assert find_folder(None) == embedded and find_folder(str(tmp_path)) == tmp_path
+    monkeypatch.delenv("POCKETSERVE_MODELS_DIR")
+    serve(tmp_path / "other")
+    with pytest.raises(CommandError, match="several folders are served; name the models folder: --models-dir FOLDER"):
+        find_folder(None)
+    own.close()
+    assert find_folder(None) == tmp_path / "other"
+
+
+def test_one_model_is_served(folder: Path, serve: Serve) -> None:
+    """What a conversion of it adds is looked for in the folder that it lies in."""
+    (folder / "mine" / "model.toml").write_text(
+        'default_version = "tflite"\n[versions.tflite]\nfile = "digits.tflite"\n'
+    )
+    serve(folder / "mine")
+    options = argparse.Namespace(model="mine", models_dir=None, model_version=None)
+    entry, _, config = model_of(options)
+    assert entry.folder == folder / "mine" and config.models_dir == folder
