@@ -281,6 +281,25 @@ def test_every_command_of_the_page(termux: Termux) -> None:
     assert any(call.startswith("adb shell settings put global") for call in termux.calls)
 
 
+def test_the_clone_in_one_file(tmp_path: Path) -> None:
+    """It is cloned where no address is reached, with the branch and all files."""
+    source, downloads = tmp_path / "source", tmp_path / "storage" / "downloads"
+    source.mkdir()
+    downloads.mkdir(parents=True)
+    (source / "install-termux.sh").write_text("echo\n")
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for words in (["init", "-q", "-b", "main"], ["add", "."], [*identity, "commit", "-q", "-m", "First"]):
+        subprocess.run(["git", *words], cwd=source, check=True, timeout=TIMEOUT_S)
+    make, clone = blocks("bundle")
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    subprocess.run(["sh", "-euc", make], cwd=source, env=environment, check=True, timeout=TIMEOUT_S)
+    shutil.move(source / "pocketserve.bundle", downloads)
+    subprocess.run(["sh", "-euc", clone], cwd=tmp_path, env=environment, check=True, timeout=TIMEOUT_S)
+    assert (tmp_path / "pocketserve" / "install-termux.sh").exists()
+    branch = subprocess.check_output(["git", "branch", "--show-current"], cwd=tmp_path / "pocketserve", text=True)
+    assert branch == "main\n"
+
+
 def _check_autostart(termux: Termux, clone: Path) -> None:
     """The boot script and the service start a server on the models of the settings file."""
     boot, service = termux.home / ".termux/boot/pocketserve", termux.prefix / "var/service/pocketserve"
@@ -315,7 +334,7 @@ def test_the_linux_distribution(termux: Termux, tmp_path: Path) -> None:
 def test_no_command_of_the_page_is_left_out() -> None:
     """Every block is of a kind that the tests above run."""
     languages = re.findall(r"^```(\S[^\n]*)$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(languages) == {"sh termux", "sh termux background", "sh computer", "sh debian"}
+    assert set(languages) == {"sh termux", "sh termux background", "sh computer", "sh debian", "sh bundle"}
 
 
 def test_the_installer_names_termux_shell_and_is_well_formed() -> None:
