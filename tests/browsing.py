@@ -1,4 +1,4 @@
-"""A real Chromium at the page of a real server, with a camera and a microphone from files."""
+"""A real browser at the page of a real server; Chromium with a camera and a microphone from files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+import pytest
 
 from browser_tool import tool
 from conftest import Server
@@ -21,6 +23,9 @@ ARGUMENTS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 FAKE_DEVICES = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+IN_BOTH = pytest.mark.parametrize("browser", ["chromium", "firefox"], indirect=True)
+"""Marks a test that runs in Firefox, too. Without it a test runs in Chromium."""
+
 LIMIT_MS = 60_000
 """For one step: a model's first request may import its framework on a busy machine."""
 ROUNDS = 10

@@ -11,6 +11,7 @@ import pytest
 
 from browsing import FAKE_DEVICES, Visit, launch, two_frames, visit
 from conftest import MODELS, Server, start_server
+from firefox import Firefox
 from places import ROOT, copy_folder
 from sounds import tone, wav
 
@@ -30,7 +31,7 @@ def playwright() -> Iterator[Playwright]:
 
 
 @pytest.fixture(scope="session")
-def browser(playwright: Playwright, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium(playwright: Playwright, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Chromium, whose camera shows a seven and whose microphone hears a tone."""
     folder = tmp_path_factory.mktemp("media")
     (folder / "seven.mjpeg").write_bytes(two_frames((MODELS / "digits" / "samples" / "7.png").read_bytes()))
@@ -42,6 +43,15 @@ def browser(playwright: Playwright, tmp_path_factory: pytest.TempPathFactory) ->
     started = launch(playwright, *FAKE_DEVICES, *files)
     yield started
     started.close()
+
+
+@pytest.fixture
+def browser(request: pytest.FixtureRequest) -> Browser | Firefox:
+    """Chromium; with the parameter ``firefox`` Firefox, whose camera and microphone give what they give."""
+    if getattr(request, "param", "chromium") == "firefox":
+        return Firefox()
+    chromium: Browser = request.getfixturevalue("chromium")
+    return chromium
 
 
 @pytest.fixture(scope="session")

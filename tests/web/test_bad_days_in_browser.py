@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from browsing import FAKE_DEVICES, Visit, choose, come_to_rest, launch, pass_frames, ticket, visit
+from browsing import FAKE_DEVICES, IN_BOTH, Visit, choose, come_to_rest, launch, pass_frames, ticket, visit
 from conftest import MODELS, Server, StartServer, start_server
+from firefox import Firefox
 from ports import free_port
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def ask_seven(visited: Visit) -> None:
     choose(visited, SEVEN)
 
 
+@IN_BOTH
 def test_token_is_nowhere_in_the_browser(guest: Visit) -> None:
     """Neither in the address, nor in what the page keeps, nor in a cookie."""
     token = guest.server.token
@@ -69,6 +71,7 @@ def test_token_is_nowhere_in_the_browser(guest: Visit) -> None:
     assert guest.page.context.cookies() == []
 
 
+@IN_BOTH
 def test_wrong_token_is_told(browser: Browser, page_server: Server) -> None:
     with visit(browser, page_server, locale="en-US") as here:
         here.page.goto(page_server.url)
@@ -77,18 +80,19 @@ def test_wrong_token_is_told(browser: Browser, page_server: Server) -> None:
         assert "This is not the token of this server." in here.problem("UNAUTHORIZED")
 
 
+@IN_BOTH
 def test_ticket_is_good_once(browser: Browser, page_server: Server) -> None:
     with visit(browser, page_server, locale="en-US") as here:
         address = f"{page_server.url}/#ticket={ticket(page_server)}"
         here.page.goto(address)
         here.page.wait_for_selector("article")
-        second = here.page.context.browser.new_page()
-        second.goto(address)
-        second.wait_for_selector(".problem:has-text('This address was used before')")
-        assert second.url == f"{page_server.url}/"
-        second.close()
+        with visit(browser, page_server, locale="en-US") as late:
+            late.page.goto(address)
+            late.page.wait_for_selector(".problem:has-text('This address was used before')")
+            assert late.page.url == f"{page_server.url}/"
 
 
+@IN_BOTH
 def test_stopped_and_started_again(guest: Visit, models_copy: Path, tmp_path: Path) -> None:
     """The page says so, and goes on by itself: the try that was open answers again."""
     ask_seven(guest)
@@ -108,6 +112,7 @@ def test_stopped_and_started_again(guest: Visit, models_copy: Path, tmp_path: Pa
         again.stop()
 
 
+@IN_BOTH
 def test_frozen_and_woken(guest: Visit) -> None:
     guest.server.process.send_signal(signal.SIGSTOP)
     try:
@@ -119,6 +124,7 @@ def test_frozen_and_woken(guest: Visit) -> None:
     guest.best("7")
 
 
+@IN_BOTH
 def test_session_of_a_ticket_ends_with_the_server(
     browser: Browser, frail_server: Server, models_copy: Path, tmp_path: Path
 ) -> None:
@@ -136,6 +142,7 @@ def test_session_of_a_ticket_ends_with_the_server(
             other.stop()
 
 
+@IN_BOTH
 def test_too_large(guest: Visit, tmp_path: Path) -> None:
     large = tmp_path / "large.png"
     large.write_bytes(bytes(200_000))
@@ -144,6 +151,7 @@ def test_too_large(guest: Visit, tmp_path: Path) -> None:
     assert "The input is too large." in guest.problem("BODY_TOO_LARGE")
 
 
+@IN_BOTH
 def test_unreadable_input(visited: Visit, tmp_path: Path) -> None:
     odd = tmp_path / "odd.png"
     odd.write_bytes(b"no picture at all")
@@ -230,6 +238,21 @@ def test_no_camera(playwright: Playwright, page_server: Server, arguments: tuple
         browser.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [("permissions.default.camera", 2, "NotAllowedError"), ("media.navigator.streams.fake", False, "NotFoundError")],
+    ids=["refused", "none"],
+)
+def test_no_camera_in_firefox(page_server: Server, name: str, value: bool | int, code: str) -> None:
+    asked = {"media.navigator.permission.disabled": False}
+    with visit(Firefox({**asked, name: value}), page_server) as here:
+        here.enter()
+        here.open_model("digits", "camera")
+        here.page.click("text=Start the camera")
+        here.problem(code)
+
+
+@IN_BOTH
 def test_address_that_is_not_secure(visited: Visit) -> None:
     """As at an address of the network: there is no camera, and the page says why."""
     visited.page.evaluate("Object.defineProperty(window, 'isSecureContext', {value: false})")
@@ -257,6 +280,7 @@ def test_hidden_page_asks_nothing(visited: Visit) -> None:
     visited.page.click("text=Stop")
 
 
+@IN_BOTH
 def test_two_tabs_have_sessions_of_their_own(visited: Visit) -> None:
     """A second tab asks for a way in; a ticket that comes into the open page is taken, and both go on."""
     second = visited.page.context.new_page()

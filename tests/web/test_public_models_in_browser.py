@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from browsing import Visit, choose, visit, wait_for_overlay
+from browsing import IN_BOTH, Visit, choose, visit, wait_for_overlay
 from conftest import Server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.assets, pytest.mark.browser, pytest.mark.live]
+pytestmark = [pytest.mark.assets, pytest.mark.browser, pytest.mark.live, IN_BOTH]
 
 
 @pytest.fixture
