@@ -119,6 +119,17 @@ def test_the_card_cannot_leave_its_comment() -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("kind", ["label", "list", "real"])
+@pytest.mark.parametrize("meaning", ["*/ val x = evil() /*", "\\u002a/ val x = evil() /*", "é", ""])
+def test_a_meaning_cannot_leave_its_comment(language: str, kind: str, meaning: str) -> None:
+    """Neither by its first character, which begins a sentence in Kotlin."""
+    field = {"name": "x", "kind": kind, "meaning": meaning, "entry": "Inner", "fields": []}
+    call = {"verb": "classify", "takes": "picture", "entry": "Classification", "fields": [field]}
+    source = render(language, calls=[call])
+    assert source.isascii() and source.count("*/") == source.count("/*") and "\\u" not in source
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_many_labels(language: str) -> None:
     """As many as the code of an enum can hold; beyond that, and with very long ones, texts alone, and it says so."""
     assert f"L{MAX_ENUM - 1}(" in render(language, labels=[f"l{i}" for i in range(MAX_ENUM)])

@@ -28,6 +28,11 @@ def _plain(char: str) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
+def capital(text: str) -> str:
+    """Return a text that begins a sentence; it is not yet escaped."""
+    return text[:1].upper() + text[1:]
+
+
 def comment(text: str, indent: int = 0) -> str:
     """Return a text for the inside of a block comment, in ASCII, in lines that go on below ``*``."""
     short = text if len(text) <= MAX_COMMENT else f"{text[:MAX_COMMENT]} ..."

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pocketserve import __version__
-from pocketserve.codegen.escapes import comment, java_string, kotlin_string
+from pocketserve.codegen.escapes import capital, comment, java_string, kotlin_string
 from pocketserve.codegen.view import MAX_PARAMETERS, ModelView
 
 EXTENSIONS = {"java": "java", "kotlin": "kt"}
@@ -61,7 +61,8 @@ def render_class(model: ModelView, request: ClassRequest) -> str:
         autoescape=False,  # no markup: the filters below escape for their place
     )
     is_kotlin = request.language == "kotlin"
-    environment.filters |= {"string": kotlin_string if is_kotlin else java_string, "comment": comment}
+    string = kotlin_string if is_kotlin else java_string
+    environment.filters |= {"string": string, "comment": comment, "capital": capital}
     values = {"model": model, "request": request, "has_many_inputs": len(model.inputs) > MAX_PARAMETERS}
     body = environment.get_template(f"{request.language}.j2").render(values)
     mentioned = set(re.findall(r"\w+", body)) - (_OF_KOTLIN if is_kotlin else set())
