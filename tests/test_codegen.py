@@ -81,6 +81,22 @@ def test_names() -> None:
     assert len(constant_case("a" * 5000, "LABEL", 0)) == 60
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("names", [("image", "image_shape"), ("imageShape", "image")])
+def test_the_sizes_of_an_input_have_a_name_of_their_own(language: str, names: tuple[str, str]) -> None:
+    """Detectors take a picture of any size and its shape beside it."""
+    inputs = [{"name": name, "datatype": "FP32", "shape": [-1, -1]} for name in names]
+    assert sorted(tensor.variable for tensor in read_interface(interface(inputs=inputs)).inputs) == [
+        "image",
+        "imageShapeValue",
+    ]
+    lines = [
+        line for line in render(language, inputs=inputs).splitlines() if " infer(" in line and "imageShape" in line
+    ]
+    sizes = "long[] imageShape," if language == "java" else "imageShape: LongArray"
+    assert f"{lines[0]},".replace(")", ",").count(sizes) == 1
+
+
 def test_equal_names_are_told_apart_whatever_their_case() -> None:
     names = distinct(["CRANE", "CRANE", "CRANE_1", "crane", "OTHER"])
     assert names[0] == "CRANE" and names[-1] == "OTHER" and len({name.casefold() for name in names}) == 5

@@ -54,6 +54,7 @@ EXTREMES = {
     "ManyOutputs": interface(outputs=[tensor(f"y{i}") for i in range(500)]),
     "OpenTensors": interface(inputs=[tensor("x", open=True)], outputs=[tensor("y", open=True)]),
     "SameTensors": interface(inputs=[tensor("a b"), tensor("a-b"), tensor("A b")], outputs=[tensor("served")]),
+    "ShapesBeside": interface(inputs=[tensor("image_shape"), tensor("image", shape=(-1, -1))]),
     "SingleValues": interface(inputs=[tensor("served", shape=())], outputs=[tensor("result", shape=())]),
     "Remembering": interface(inputs=[tensor("x"), tensor("state", optional=True)]),
     "MostColumns": features(MAX_PARAMETERS),

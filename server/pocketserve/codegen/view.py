@@ -180,9 +180,18 @@ def _parameters(tensor: Mapping[str, Any]) -> Mapping[str, Any]:
 def _tensors(tensors: Sequence[Mapping[str, Any]]) -> list[TensorView]:
     if len(tensors) > MAX_TENSORS:
         raise ValueError(f"{len(tensors)} tensors are more than {MAX_TENSORS}")
-    variables = distinct(camel_case(_text(tensor["name"]), "tensor") for tensor in tensors)
+    variables = _variables([_text(tensor["name"]) for tensor in tensors])
     constants = distinct(constant_case(_text(tensor["name"]), "TENSOR", i) for i, tensor in enumerate(tensors))
     return [_tensor(*parts) for parts in zip(tensors, variables, constants, strict=True)]
+
+
+def _variables(names: Sequence[str]) -> list[str]:
+    """Return a variable for each tensor; beside one, the same with ``Shape`` stays free for its sizes."""
+    plain = [camel_case(name, "tensor") for name in names]
+    owners = set(plain)
+    return distinct(
+        f"{name}Value" if name.endswith("Shape") and name.removesuffix("Shape") in owners else name for name in plain
+    )
 
 
 def _tensor(tensor: Mapping[str, Any], variable: str, constant: str) -> TensorView:
