@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -39,8 +40,6 @@ FOREIGN: Final = "what answers at this address is not a pocketserve server; look
 
 MAX_ERROR_BYTES: Final = 1 << 20  # of a body that may be one of our errors; those are short
 RETRY_EVERY_S: Final = 0.05  # to find a lost server; a refused connection on this machine costs microseconds
-
-
 FIRST_SHARE: Final = 0.5
 """Share of a call's time that the first server may take, so that some is left for the other one."""
 
@@ -142,12 +141,16 @@ class SecondSender:
         """Return an answer as one of the first server."""
         return answer._replace(server=self._first_url)
 
-    def send(self, request: Request, begin: float, error: PocketserveError) -> Answer:
-        """Send a request that failed with an error at the first server; raises that error where it does not help."""
+    def send(self, request: Request, begin: float, error: PocketserveError, until: float = math.inf) -> Answer:
+        """Send a request that failed with an error at the first server; raises that error where it does not help.
+
+        Args:
+            until: monotonic time by which the caller waits no longer, though the call's own time is not over.
+        """
         if not needs_other_server(error):
             raise error
         try:
-            answer = self.sender.send(request._replace(deadline=begin + self._seconds, idempotent=False))
+            answer = self.sender.send(request._replace(deadline=min(begin + self._seconds, until), idempotent=False))
         except PocketserveError as second:
             error.add_note(f"nor did the fallback {self._url} answer: {second}")
             raise error from second
@@ -189,7 +192,8 @@ class Call(Generic[T]):
         """Wait for the answer; may be called again, and then says the same. ServerError, ServerUnreachableError: none.
 
         Args:
-            timeout: seconds, after which the request is given up; by default the client's own timeout.
+            timeout: seconds, after which the request is given up; by default the client's own timeout. With a fallback
+                they limit both servers together, as that one does.
         """
         if self._outcome is None:
             try:
@@ -203,13 +207,14 @@ class Call(Generic[T]):
     def _answer(self, timeout: float | None) -> Answer:
         if self._fallback is None:
             return self._answer_of_first(timeout)
-        left = max(LEAST_S, self._deadline - time.monotonic())
+        now, seconds = time.monotonic(), math.inf if timeout is None else timeout
+        left = max(LEAST_S, min(self._deadline - now, FIRST_SHARE * seconds))
         try:
-            return self._fallback.mark_first(self._answer_of_first(left if timeout is None else min(left, timeout)))
+            return self._fallback.mark_first(self._answer_of_first(left))
         except PocketserveError as error:
             if self._cancelled:
                 raise
-            return self._fallback.send(self._request, self._begin, error)
+            return self._fallback.send(self._request, self._begin, error, now + seconds)
 
     def _answer_of_first(self, timeout: float | None) -> Answer:
         try:

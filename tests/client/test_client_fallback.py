@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 
@@ -162,6 +163,17 @@ def test_one_deadline_over_both(new_server, phone, transport):
         finally:
             for each in (phone, other):
                 each.process.send_signal(signal.SIGCONT)
+
+
+def test_whoever_waits_for_a_call_says_for_how_long():
+    """Of both servers together; the client's own time is far longer. The system takes the connections, and nobody."""
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        urls = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in (first, second)]
+        with Client(urls[0], timeout=600.0, fallback=FallbackServer(urls[1])) as client:
+            begin = time.monotonic()
+            with pytest.raises(ServerUnreachableError) as error:
+                client.async_predict("petals", [1.0]).result(timeout=0.5)
+            assert "nor did the fallback" in error.value.__notes__[0] and time.monotonic() - begin < LIMIT_S
 
 
 @pytest.mark.parametrize("token", [None, "", "another-token-of-32-characters-at-least"])
