@@ -13,6 +13,9 @@ MAX_SUGGESTIONS = 5
 SERVES_ON = "serves on as it was loaded: "
 """What the reason of a version begins with whose files changed and cannot be served, while it is loaded."""
 
+LOADS_ANEW = "its files changed; its next request loads it anew"
+"""What follows :data:`SERVES_ON` where nothing speaks against the change."""
+
 
 def plural(number: int, singular: str, many: str = "") -> str:
     """Return a number with its noun: ``1 process``, ``2,000 processes``; ``many`` is ``singular`` with an s."""

@@ -28,7 +28,7 @@ from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.engine.statistics import Traffic
 from pocketserve.inference.call import Done, InferenceCall
 from pocketserve.inference.payload import RawPayload
-from pocketserve.messages import SERVES_ON, plural
+from pocketserve.messages import LOADS_ANEW, SERVES_ON, plural
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.folder_watch import FolderWatch
 from pocketserve.repository.repository import Repository
@@ -452,7 +452,7 @@ class Service:
             reason = missing_framework(version.format) or self._refusal_reason(entry, version) or file_fault(version)
             state = State.FAILED if reason else state
         if running is not None and (reason is not None or running.outdated):
-            reason = f"{SERVES_ON}{reason or 'its files changed; its next request loads it anew'}"
+            reason = f"{SERVES_ON}{reason or LOADS_ANEW}"
         elif version.problem is not None:
             state = State.FAILED
         if reason is None:

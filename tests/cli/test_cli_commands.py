@@ -24,6 +24,7 @@ from pocketserve.cli.commands.predict import _print_answer
 from pocketserve.cli.local import open_local
 from pocketserve.cli.measurement import load_warning
 from pocketserve.cli.output import human_bytes
+from pocketserve.messages import LOADS_ANEW, SERVES_ON
 from pocketserve_client import ConnectionLostError
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"
@@ -650,6 +651,12 @@ def test_a_change_that_is_not_served_is_told_once_a_model(capsys):
     entry = {"name": "digits", "version": "tflite", "state": "READY", "reason": reason}
     _print_models([entry, {**entry, "version": "onnx"}, {**entry, "name": "other", "reason": "loads on first use"}])
     assert capsys.readouterr().out.splitlines()[3:] == [f"WARNING: digits {reason}"]
+
+
+def test_a_change_that_nobody_has_asked_for_yet_is_no_warning(capsys):
+    entry = {"name": "digits", "version": "tflite", "state": "READY", "reason": f"{SERVES_ON}{LOADS_ANEW}"}
+    _print_models([entry])
+    assert " ".join(capsys.readouterr().out.split()).endswith(f"note: digits {SERVES_ON}{LOADS_ANEW}")
 
 
 def test_reasons_are_counted(capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pocketserve.cli.output import print_text, print_wide_table
-from pocketserve.compare.report import with_interval
+from pocketserve.compare.report import print_skipped, with_interval
 
 HEADER = ("VERSION", *(f"FIGURE {number}" for number in range(12)))
 ROWS = [[name, *(f"{number}.000 ms" for number in range(12))] for name in ("tflite", "tflite-int8 *")]
@@ -35,3 +35,17 @@ def test_sentences_break_between_words(monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_a_time_without_an_interval_says_so() -> None:
     """A width of 0 would look like certainty."""
     assert with_interval({"value": 2.0, "low": None, "high": None}) == "2.00 (no interval)"
+
+
+def test_versions_that_wait_for_one_framework_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that are left out for another reason keep it."""
+    lack = "no framework for {} models is installed: pip install 'pocketserve[torch]'; in Termux: pkg install x"
+    print_skipped({"torch": lack.format("torch"), "pt2": lack.format("pt2"), "onnx": "in quarantine: damaged"})
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "Not compared:",
+        "  torch, pt2: waiting for a framework: pip install 'pocketserve[torch]'",
+        "  onnx: in quarantine: damaged",
+    ]
+    print_skipped({})
+    assert capsys.readouterr().out == ""

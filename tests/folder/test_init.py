@@ -70,9 +70,7 @@ def test_a_bare_file_by_options(run: Run, folder: Path, labels: Path) -> None:
         "image": {"mean": 0, "std": 1},
     }, "its scores are probabilities: no activation"
     assert "bare is served as image-classification with 10 labels (0, 1, 2 …)." in " ".join(out.split())
-    moved = (
-        f"The model's file moved into {folder}/bare and a copy of the labels: a manifest holds for the files beside it."
-    )
+    moved = f"The model's file moved into {folder}/bare, with a copy of the labels: a manifest holds for the files"
     assert moved in " ".join(out.split())
     code, out, _ = run("predict", "--local", folder / "bare", DIGITS / "samples" / "3.png", "--json")
     assert code == 0 and len(json.loads(out)["predictions"][0]["label"]) == 1
@@ -80,6 +78,17 @@ def test_a_bare_file_by_options(run: Run, folder: Path, labels: Path) -> None:
     code, _, err = run("init", folder / "bare")
     assert code == 1 and 'is left as it is: it says task = "image-classification" already' in err
     assert (folder / "bare" / "model.toml").read_bytes() == before
+
+
+def test_a_guess_is_told_where_nobody_can_be_asked(run: Run, folder: Path) -> None:
+    """With the option that says it otherwise; what an option says is no guess."""
+    guess = "Nobody could be asked, so this is a guess: --pixels 0..1. Change model.toml if it is wrong."
+    code, out, _ = run("init", "bare", "--models-dir", folder, "--task", "image-classification")
+    assert code == 0 and guess in " ".join(out.split())
+    shutil.rmtree(folder / "bare")
+    shutil.copy(DIGITS / "digits.tflite", folder / "bare.tflite")
+    code, out, _ = run("init", "bare", "--models-dir", folder, "--task", "image-classification", "--pixels", "0..1")
+    assert code == 0 and "a guess" not in out
 
 
 @pytest.mark.parametrize(("count", "is_taken"), [(10, True), (2, False)])

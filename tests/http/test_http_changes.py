@@ -186,7 +186,7 @@ def test_models_and_versions_come_and_go(served: Served, client: Client) -> None
     assert predict(client, "fresh") == expected
     (served.models / "fresh").rename(served.models / "other")
     assert (predict(client, "fresh"), predict(client, "other")) == ("MODEL_NOT_FOUND", expected)
-    assert served.said("unloading fresh/tflite") == 1
+    assert served.said("unloading fresh/tflite: it is gone from the folder") == 1
     text = (served.models / "other" / "model.toml").read_text()
     assert predict(client, "other", "second") == "VERSION_NOT_FOUND"
     table = '[versions.second]\nfile = "petals.tflite"\n'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pocketserve.cli.commands.models import missing_command
 from pocketserve.cli.measurement import load_warning
 from pocketserve.cli.output import human_bytes, print_text, print_wide_table, printable
 from pocketserve.compare.statistics import LEAST_FOR_INTERVAL
@@ -139,11 +140,15 @@ def interval_warning(result: Mapping[str, Any]) -> str:
 
 
 def print_skipped(skipped: Mapping[str, str]) -> None:
-    """Print which versions were left out, and why."""
+    """Print which versions were left out, and why: those that wait for the same framework on one line."""
     if skipped:
         print("\nNot compared:")
-        for name, reason in skipped.items():
-            print_text(f"  {name}: {reason}")
+    reasons: dict[str, list[str]] = {}
+    for name, reason in skipped.items():
+        command = missing_command(reason)
+        reasons.setdefault(f"waiting for a framework: {command}" if command else reason, []).append(name)
+    for reason, names in reasons.items():
+        print_text(printable(f"  {', '.join(names)}: {reason}"), indent=" " * 4)
 
 
 def figures_of(accuracy: Mapping[str, Any]) -> Sequence[tuple[str, str]]:

@@ -262,7 +262,7 @@ class Engine:
             if entry is None or version is None:
                 with self._lock:
                     if record.running is running and record.state is State.READY:
-                        closing.append(self._table.evict(key))
+                        closing.append(self._table.evict(key, "it is gone from the folder"))
                 continue
             now = fingerprint(entry, version)
             running.outdated = (

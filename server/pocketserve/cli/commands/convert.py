@@ -18,7 +18,7 @@ from pocketserve.cli.conversion import (
     refusal_sentence,
 )
 from pocketserve.cli.local import open_local
-from pocketserve.cli.output import human_bytes, print_json, print_table, printable
+from pocketserve.cli.output import human_bytes, print_json, print_table, print_text, printable
 from pocketserve.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ def _print_results(conversions: list[Conversion], failed: dict[str, ConversionEr
         print_table(["NEW VERSION", "FROM", "BYTES", "DIFFERENCE", "SAME CLASS", "MADE BY"], rows)
     for conversion in conversions:
         for text in _remarks(conversion):
-            print(printable(f"{conversion.version or conversion.kind}: {text}"))
+            print_text(printable(f"{conversion.version or conversion.kind}: {text}"))
     if any(conversion.random for conversion in conversions):
-        print("They were compared on made-up input, as there are no samples; --samples names some.")
+        print_text("They were compared on made-up input, as there are no samples; --samples names some.")
     for kind, error in failed.items():
         print(printable(f"pocketserve: {kind}: {refusal_sentence(error)}"), file=sys.stderr)
         if debug and error.detail:

@@ -73,4 +73,4 @@ def _ask_photo(client: Client, photo: Path) -> None:
     drawn.write_bytes(base64.b64decode(answer["picture"]))
     entries = sorted(answer["predictions"], key=lambda entry: entry["box"]["x"])
     print_text(f"numbers: {photo.name} shows {' '.join(entry['label'] for entry in entries)}")
-    print(f"the picture with the boxes drawn is in {drawn}\n")
+    print_text(f"the picture with the boxes drawn is in {drawn}\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.output import human_bytes, print_json, print_table, print_text, printable
 from pocketserve.cli.progress import Progress
-from pocketserve.messages import SERVES_ON
+from pocketserve.messages import LOADS_ANEW, SERVES_ON
 
 if TYPE_CHECKING:
     from pocketserve_client import Client
@@ -87,8 +87,8 @@ def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
             name, version = entry["name"], entry.get("version", "")
             reason: str = entry.get("reason", "") or entry["state"].lower()
             reason = reason.removeprefix(f"failed to load {name!r} version {version!r}: ")
-            if missing := re.fullmatch(MISSING, reason):
-                frameworks[_command(missing[1])] += 1
+            if command := missing_command(reason):
+                frameworks[command] += 1
             else:
                 reasons.setdefault(reason, []).append(f"{name}/{version}" if version else name)
     if frameworks:
@@ -104,11 +104,12 @@ def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_kept(entries: Sequence[Mapping[str, Any]]) -> None:
-    """Print a sentence for each model whose change is not served, because it cannot be."""
+    """Print a sentence for each model whose change is not served: it cannot be, or nobody has asked since."""
     reasons = {(entry["name"], entry.get("reason", "")) for entry in entries if entry["state"] == READY}
     for name, reason in sorted(reasons):
         if reason.startswith(SERVES_ON):
-            print_text(printable(f"WARNING: {name} {reason}"), mark="WARNING", indent=" " * 4)
+            mark = "note" if reason == f"{SERVES_ON}{LOADS_ANEW}" else "WARNING"
+            print_text(printable(f"{mark}: {name} {reason}"), mark=mark, indent=" " * 4)
 
 
 def _row(name: str, versions: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -122,9 +123,12 @@ def _row(name: str, versions: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name, first.get("version") or "-", count, state, size, first.get("task") or "-"]
 
 
-def _command(text: str) -> str:
-    """Return the part of a sentence on installing that holds on this device."""
+def missing_command(reason: str) -> str:
+    """Return what installs the framework that a version lacks, on this device; empty where it lacks something else."""
+    missing = re.fullmatch(MISSING, reason)
+    if missing is None:
+        return ""
     from pocketserve.doctor.device import Device  # late: most lists lack nothing
 
-    elsewhere, _, termux = text.partition("; ")
+    elsewhere, _, termux = missing[1].partition("; ")
     return Device().command(termux.removeprefix("in Termux: ") or elsewhere, elsewhere)

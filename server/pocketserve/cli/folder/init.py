@@ -106,30 +106,37 @@ def run(options: argparse.Namespace) -> int:
             raise CommandError(f"{home / FILE_NAME} is left as it is: {fault}; change it with an editor")
         with quiet_frameworks(options), Progress().waiting(f"loading {name}"):  # not around questions, which go there
             entry, handle = stack.enter_context(service.running(name, None))
-        text, labels, task = _decide(options, entry, handle.model, service.config.max_image_pixels)
+        text, labels, task, guesses = _decide(options, entry, handle.model, service.config.max_image_pixels)
     if text:
         _write(entry, home, text, labels)
         print(printable(f"{home / FILE_NAME}:\n\n{text}", keep="\n"))
         if home != entry.folder:
-            names = " and a copy of the labels" if labels is not None else ""
+            names = ", with a copy of the labels" if labels is not None else ""
             print_text(
                 printable(f"The model's file moved into {home}{names}: a manifest holds for the files beside it.")
             )
     print_text(printable(_description(name, task, bool(text))))
+    if guesses:
+        print_text(
+            f"Nobody could be asked, so this is a guess: {', '.join(guesses)}. Change model.toml if it is wrong."
+        )
     return EXIT_DONE
 
 
 def _decide(
     options: argparse.Namespace, entry: ModelEntry, model: LoadedModel, max_pixels: int
-) -> tuple[str, bytes | None, Task]:
-    """Return the manifest's text, empty where none is needed, the labels that go beside it, and the task by it."""
+) -> tuple[str, bytes | None, Task, list[str]]:
+    """Return the manifest's text, empty where none is needed, the labels beside it, the task by it, and guesses in it.
+
+    The guesses are options, as nobody could be asked.
+    """
     from pocketserve.engine.lifecycle.setup import read_facts, set_up
     from pocketserve.repository.manifest import parse_manifest
     from pocketserve.runtimes.base import ModelLoadError
 
     wishes = (options.task, options.labels, options.pixels, options.activation)
     if model.task.name != "tensors" and not any(wishes):
-        return "", None, model.task
+        return "", None, model.task, []
     session = model.sessions[0]
     facts = read_facts(entry, model.version, session, max_pixels, model.source)
     answers = _ask(options, facts, model)
@@ -143,7 +150,14 @@ def _decide(
     except ModelLoadError as error:
         reason = str(error).removeprefix("model.toml: ")
         raise CommandError(f"{entry.name} cannot be served as {answers.task}: {reason}") from None
-    return text, labels, setup.task
+    return text, labels, setup.task, _guesses(options, answers)
+
+
+def _guesses(options: argparse.Namespace, answers: Answers) -> list[str]:
+    """Return the options that say what was neither said nor known, and could not be asked."""
+    choices = {"pixels": answers.pixels, "activation": answers.activation}
+    is_guess = {name: bool(value) and not getattr(options, name) and not _can_ask() for name, value in choices.items()}
+    return [f"--{name} {value}" for name, value in choices.items() if is_guess[name]]
 
 
 def _ask(options: argparse.Namespace, facts: ModelFacts, model: LoadedModel) -> Answers:

@@ -12,6 +12,9 @@ from pocketserve_wire import ApiError, ErrorCode
 if TYPE_CHECKING:
     from pocketserve.engine.lifecycle.handle import ModelHandle
 
+MAKES_ROOM = "it makes room"
+"""Why a version is unloaded, as the log has it."""
+
 
 class Budget:
     """Makes room for one version by unloading others.
@@ -57,7 +60,7 @@ class Budget:
                 if alone is None or left <= 0 or not changed.wait(bounded(left)):
                     raise self._no_room(key, required)
             self._table.by_key[key].reserved = required
-            closing = [self._table.evict(other) for other in victims]
+            closing = [self._table.evict(other, MAKES_ROOM) for other in victims]
         close_all(*closing)
 
     def has_room_for_copy(self, key: Key) -> bool:
@@ -69,7 +72,7 @@ class Budget:
         """Make others go for a model that turned out larger than its file. Wants the lock; returns what to close."""
         running = self._table.by_key[key].running
         size = running.model.memory_bytes if running is not None else 0
-        return [self._table.evict(other) for other in self._choose(key, size) or ()]
+        return [self._table.evict(other, MAKES_ROOM) for other in self._choose(key, size) or ()]
 
     def _choose(self, key: Key, required: int) -> list[object] | None:
         reserved = sum(record.reserved for other, record in self._table.by_key.items() if other != key)

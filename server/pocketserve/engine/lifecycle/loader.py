@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pocketserve.engine.device.cores import CoreWatch
 from pocketserve.engine.lifecycle import memory
-from pocketserve.engine.lifecycle.budget import Budget
+from pocketserve.engine.lifecycle.budget import MAKES_ROOM, Budget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, open_handle
 from pocketserve.engine.lifecycle.state import Event, Key, State, VersionRecord, VersionTable, close_all, detach
 from pocketserve.engine.scheduling.queue import Scheduler
@@ -148,7 +148,7 @@ class ModelLoader:
                 if running.model.threads == threads or running.model.fixed_threads or running.open_sequences:
                     continue  # the state of sequences would be lost; the next sweep looks again
                 if not self.budget.has_room_for_copy(key):
-                    evicted += [self.table.evict(key)] if running.users == 0 else []
+                    evicted += [self.table.evict(key, MAKES_ROOM)] if running.users == 0 else []
                     continue
                 record.apply(Event.LOAD_STARTED)
                 record.reserved = running.model.memory_bytes

@@ -70,7 +70,7 @@ class Reaper:
         self._loader.fit_threads()
         with self._table.lock:
             idle_keys = memory.expired_keys(self._table.residents(), self._clock())
-            closing = [self._table.evict(key) for key in idle_keys]
+            closing = [self._table.evict(key, "it is idle") for key in idle_keys]
             tables = self._tables()
         close_all(*closing)
         for table in tables:

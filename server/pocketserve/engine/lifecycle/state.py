@@ -138,11 +138,11 @@ class VersionTable:
             for key, record, h in self.loaded()
         ]
 
-    def evict(self, key: object) -> ModelHandle | None:
-        """Unload a version until its next request; return what to close, as :func:`detach`."""
+    def evict(self, key: object, reason: str) -> ModelHandle | None:
+        """Unload a version until its next request, for a reason that is logged; return what to close."""
         record = self.by_key[key]  # type: ignore[index]  # the policy hands back the keys it was given
         record.apply(Event.EVICTED)
-        log.info("unloading %s/%s: it is idle, or gone from the folder, or makes room", *key)  # type: ignore[misc]
+        log.info("unloading %s/%s: %s", *key, reason)  # type: ignore[misc]
         return detach(record)
 
 
