@@ -19,6 +19,7 @@ from pocketserve_client.connection import PendingAnswer
 from pocketserve_client.errors import (
     AddressError,
     ConnectionLostError,
+    GatewayError,
     NotOurServerError,
     PocketserveError,
     ServerError,
@@ -40,6 +41,10 @@ FOREIGN: Final = "what answers at this address is not a pocketserve server; look
 
 MAX_ERROR_BYTES: Final = 1 << 20  # of a body that may be one of our errors; those are short
 RETRY_EVERY_S: Final = 0.05  # to find a lost server; a refused connection on this machine costs microseconds
+GATEWAY_STATUS: Final = frozenset({500, 502, 503, 504})
+"""What proxies say, without a code of ours, when a server behind them is gone; Ray Serve takes 500 for it."""
+
+LOST: Final = (ConnectionLostError, GatewayError)
 FIRST_SHARE: Final = 0.5
 """Share of a call's time that the first server may take, so that some is left for the other one."""
 
@@ -61,7 +66,7 @@ class FallbackServer(NamedTuple):
 def needs_other_server(error: PocketserveError) -> bool:
     """Return whether a server is away or refuses for now; a request that is wrong, is so anywhere."""
     if isinstance(error, ServerError):
-        return error.is_retryable
+        return error.is_retryable or isinstance(error, GatewayError)
     return isinstance(error, ServerUnreachableError)
 
 
@@ -91,7 +96,7 @@ class RequestSender:
             return self._send_to_either(request, self.fallback)
         try:
             return self._send_once(request)
-        except ConnectionLostError as error:
+        except LOST as error:
             return self.send_again(request, error)
 
     def _send_to_either(self, request: Request, fallback: SecondSender) -> Answer:
@@ -102,14 +107,18 @@ class RequestSender:
         except PocketserveError as error:
             return fallback.send(request, begin, error)
 
-    def send_again(self, request: Request, error: ConnectionLostError) -> Answer:
-        """Repeat a request whose connection was lost, if it may be, until the server is back or the time is over."""
+    def send_again(self, request: Request, error: ConnectionLostError | GatewayError) -> Answer:
+        """Repeat a request whose connection was lost, if it may be, until the server is back or the time is over.
+
+        Behind a proxy that holds for inference alone: what else gets such an answer may have come to a stranger.
+        """
         deadline = time.monotonic() + self._reconnect
-        while request.idempotent and (left := deadline - time.monotonic()) > 0:
+        repeated = request.idempotent and (request.may_fall_back or not isinstance(error, GatewayError))
+        while repeated and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(RETRY_EVERY_S, left))
             try:
                 return self._send_once(request)
-            except ConnectionLostError as again:
+            except LOST as again:
                 error = again
         raise error
 
@@ -223,7 +232,7 @@ class Call(Generic[T]):
             return check_answer(self._pending.result(timeout))
         except CancelledError:
             raise ServerError(499, "CANCELLED", "the request was cancelled before it was sent") from None
-        except ConnectionLostError as error:
+        except LOST as error:
             if self._fallback is not None and not self._cancelled:
                 raise  # the other server is asked, not this one looked for
             if self._cancelled:
@@ -250,7 +259,8 @@ def check_answer(answer: Answer) -> Answer:
         document = {}
     text = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()
     message = document.get("error") or f"status {answer.status}: {text or 'nothing'}; is this a pocketserve server?"
-    raise ServerError(answer.status, str(document.get("code", "")), str(message))
+    kind = GatewayError if not document and answer.status in GATEWAY_STATUS else ServerError
+    raise kind(answer.status, str(document.get("code", "")), str(message))
 
 
 class ModelSequence:

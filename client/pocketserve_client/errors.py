@@ -55,3 +55,7 @@ class ServerError(PocketserveError):
         """Return whether the same request may simply be sent again later."""
         code = code_named(self.code)
         return code.retryable if code is not None else self.status in (429, 503)
+
+
+class GatewayError(ServerError):
+    """A proxy in front of the server answered instead of it: it has lost the server, which may have run the request."""
