@@ -1,13 +1,14 @@
 # One line a target. Everything happens in environments inside this folder; nothing else is installed.
 PYTHON ?= python3
 PARALLEL = -n auto --dist worksteal --durations=15
-.PHONY: demo test test-all test-browser test-convert test-triton test-arm64 test-newest soak cases check serve bench evidence plots apk aar docs release
+.PHONY: demo test test-all test-browser test-convert test-triton test-ray test-arm64 test-newest soak cases check serve bench evidence plots apk aar docs release
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for dev $(PARALLEL)
 test-all: test ; $(PYTHON) tools/environment.py all tflite-runtime && .venv-all/bin/python -m pytest --for all $(PARALLEL) && .venv-tflite-runtime/bin/python -m pytest --for tflite-runtime $(PARALLEL)
 test-browser: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for browser -m browser tests/web tests/attacks/test_web_browser.py $(PARALLEL)
 test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python -m pytest --for convert tests/convert
 test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python -m pytest --for triton tests/scaleout/test_triton.py
+test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python -m pytest --for ray tests/scaleout/test_ray.py tests/scaleout/test_ray_changes.py
 test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64.py
 test-newest: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/newest_python.py -- $(PARALLEL)
 soak: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tools/soak.py

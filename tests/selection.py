@@ -22,6 +22,7 @@ MARKS: Final = {
     "java": "needs a JDK 17, and Debian packages for the Android tools",
     "conformance": "runs other people's clients against a live server",
     "triton": "runs the real Triton, in an environment of its own",
+    "ray": "runs a real Ray, in an environment of its own",
     "wheel": "builds the wheel and installs it into an empty environment",
     "simulated": "waits for a simulated phone, in real time",
     "convert": "needs the environments of converters (gigabytes)",
@@ -128,12 +129,13 @@ class Kind:
 
 KINDS: Final = {
     "dev": Kind(BIG, only_here=SANS_FRAMEWORKS),
-    "all": Kind(frozenset({"browser", "convert", "long", "triton"}), had=SANS_FRAMEWORKS, complete=True),
+    "all": Kind(frozenset({"browser", "convert", "long", "triton", "ray"}), had=SANS_FRAMEWORKS, complete=True),
     "browser": Kind(frozenset({"long"}), complete=True),
-    "soak": Kind(frozenset({"browser", "convert", "triton"}), complete=True),
+    "soak": Kind(frozenset({"browser", "convert", "triton", "ray"}), complete=True),
     "tflite-runtime": Kind(BIG | {"onnx"}, had=SANS_TFLITE, complete=True),
     "convert": Kind(BIG - {"convert"}),
     "triton": Kind(BIG - {"triton"}, complete=True),
+    "ray": Kind(BIG - {"ray"}, complete=True),
     "newest": Kind(BIG | {"assets"}),
     "arm64": Kind(BIG | {"assets", "live"}),
 }

@@ -37,20 +37,20 @@ def test_the_makefile_names_kinds() -> None:
     """Each run of pytest there is of a kind that exists, and no list of marks stands beside it."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
     kinds = set(re.findall(r"-m pytest --for ([\w-]+)", makefile))
-    assert kinds == {"dev", "all", "browser", "convert", "tflite-runtime", "triton"}
-    assert makefile.count("-m pytest") == 6 and "not (" not in makefile
+    assert kinds == {"dev", "all", "browser", "convert", "tflite-runtime", "triton", "ray"}
+    assert makefile.count("-m pytest") == 7 and "not (" not in makefile
 
 
 def test_no_test_falls_between_the_kinds() -> None:
     """Wherever it lies and whatever it needs, ``make test-all`` runs it, or ``make test-browser``, or ``make
-    test-convert`` where it needs the environments of converters, ``make soak`` what is ``long``, or ``make
-    test-triton``. Assets may be missing, which is told."""
-    alone = set(MARKS) - {"assets", "convert", "long", "triton"}
+    test-convert`` where it needs the environments of converters, ``make soak`` what is ``long``, ``make
+    test-triton`` or ``make test-ray``. Assets may be missing, which is told."""
+    alone = set(MARKS) - {"assets", "convert", "long", "triton", "ray"}
     some = [set(marks) for number in (0, 1, 2) for marks in itertools.combinations(alone, number)]
-    needs = [{"convert"}, {"triton", "live"}, {"long", "soak"}, *some]
+    needs = [{"convert"}, {"triton", "live"}, {"ray", "live"}, {"long", "soak"}, *some]
     for place in {*KINDS["all"].had, *KINDS["tflite-runtime"].had, "http/test_http.py"}:
         for marks in needs:
-            kinds = ("dev", "all", "tflite-runtime", "browser", "convert", "soak", "triton")
+            kinds = ("dev", "all", "tflite-runtime", "browser", "convert", "soak", "triton", "ray")
             runs = [kind for kind in kinds if not _left_out(item(kind, place, marks))]
             assert runs, (place, marks)
 

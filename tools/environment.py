@@ -71,6 +71,13 @@ ENVIRONMENTS = {
         constraints="constraints-triton.txt",
         also=("nvidia-pytriton==0.7.0", "numpy<2", "onnx>=1.16", "pytest>=8.2", "pytest-xdist", "hypothesis"),
     ),
+    # A real Ray, with packages that nothing else here needs.
+    "ray": Environment(
+        ".venv-ray",
+        ("ray", "tflite", "onnx", "image"),
+        constraints="constraints-ray.txt",
+        also=("onnx>=1.16", "pytest>=8.2", "pytest-xdist", "hypothesis", "tritonclient[http]"),
+    ),
     "release": Environment(".venv-release", ("release",)),
     "bench": Environment(".bench/own", ("tflite", "image", "qr", "bench")),
     # Every framework that batches, for one row of the benchmarks.

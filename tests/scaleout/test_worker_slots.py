@@ -10,6 +10,7 @@ import pytest
 
 from pocketserve.scaleout.request_body import read_body
 from pocketserve.scaleout.worker_slot import NoSlotError, WorkerSlot
+from pocketserve.transports.http.parser import MAX_UNAUTHENTICATED_BODY
 from pocketserve_wire import ApiError
 
 
@@ -41,7 +42,7 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
 
 def read(data: bytes, *, trusted: bool = True, **headers: str) -> bytes:
     environ: dict[str, Any] = {"wsgi.input": BytesIO(data), **headers}
-    return bytes(read_body(environ, 100_000, trusted=trusted).getbuffer())
+    return bytes(read_body(environ, 100_000 if trusted else MAX_UNAUTHENTICATED_BODY).getbuffer())
 
 
 def test_bodies_that_are_taken() -> None:

@@ -42,6 +42,7 @@ COMMANDS = (
     "compress",
     "compare",
     "export",
+    "scale",
     "simulate",
     "demo",
     "completion",
@@ -51,7 +52,7 @@ FOLDER = {name: f"pocketserve.cli.folder.{name}" for name in ("add", "remove", "
 # Modules that are not in pocketserve.cli.commands.
 ELSEWHERE = {
     **{"simulate": "pocketserve_simulate.cli", "completion": "pocketserve.cli.completion"},
-    "export": "pocketserve.scaleout.export",
+    **{name: f"pocketserve.scaleout.{name}" for name in ("export", "scale")},
     **RUNNING,
     **FOLDER,
 }

@@ -6,7 +6,6 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
 from pocketserve.transports.http.body import Body, ReceivedBody
-from pocketserve.transports.http.parser import MAX_UNAUTHENTICATED_BODY
 from pocketserve_wire import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -17,17 +16,15 @@ if TYPE_CHECKING:
 STEP: Final = 64 * 1024  # bytes that are asked of the server at once
 
 
-def read_body(environ: Environ, limit: int, *, trusted: bool) -> Body | BytesIO:
+def read_body(environ: Environ, limit: int) -> Body | BytesIO:
     """Return the whole body; its memory grows with what has come, not with what was announced.
 
     Args:
-        limit: bytes at most; without the token it is far less.
-        trusted: the header has the token.
+        limit: bytes at most.
 
     Raises:
         ApiError: BODY_TOO_LARGE; INVALID_REQUEST for a body that did not arrive whole.
     """
-    limit = limit if trusted else min(limit, MAX_UNAUTHENTICATED_BODY)
     stream: InputStream = environ["wsgi.input"]
     length = environ.get("CONTENT_LENGTH") or "0"
     if not length.isdecimal() or len(length) > 18 or int(length) > limit:

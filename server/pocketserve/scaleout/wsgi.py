@@ -9,6 +9,7 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pocketserve.auth.app_tokens import AppTokens, path_of
@@ -23,6 +24,7 @@ from pocketserve.server import SWITCH_S, StartError, open_service
 from pocketserve.state.permissions import secure
 from pocketserve.transports.http.body import Body
 from pocketserve.transports.http.data_plane import create_server_app
+from pocketserve.transports.http.parser import MAX_UNAUTHENTICATED_BODY
 from pocketserve.transports.http.wsgi import Environ, StartResponse, respond
 from pocketserve_wire import ApiError
 
@@ -32,21 +34,23 @@ class ServingProcess:
 
     Args:
         processes: how many there are to be; they share the cores, unless the settings name threads.
+        slots: where those that answer at the port have their folders; by default the state folder.
+        name: what statistics call it; by default the number of its slot.
 
     Raises:
         StartError, NoSlotError, StateFolderError, TokenFileError, ConfigError: it cannot start.
     """
 
-    def __init__(self, config: Config, processes: int = 1) -> None:
+    def __init__(self, config: Config, processes: int = 1, slots: Path | None = None, name: str = "") -> None:
         sys.setswitchinterval(SWITCH_S)
         prepare_process(config)
         secure(config.state_dir)
         token = ensure_token(config.token_file) if config.auth else None
-        slot = WorkerSlot(config.state_dir)
+        slot = WorkerSlot(slots or config.state_dir)
         threads = config.threads or max(1, count_fast(usable_cores()) // processes)
         config = dataclasses.replace(config, threads=threads, socket=False)
         self._slot, self._config = slot, config
-        self._service = open_service(config, token, Replica(slot.name, slot.folder, slot.is_alone))
+        self._service = open_service(config, token, Replica(name or slot.name, slot.folder, slot.is_alone))
         self._guard = Guard(token, config.allowed_hosts, AppTokens(path_of(config.token_file)) if config.auth else None)
         self._app = create_server_app(self._service, self._guard)
         self._service.follow_folder()
@@ -64,7 +68,7 @@ class ServingProcess:
         if (connection := environ.get("gunicorn.socket")) is not None:
             connection.settimeout(self._config.request_timeout)  # until its next request, for which gunicorn undoes it
         try:
-            body = read_body(environ, self._config.max_body_bytes, trusted=self._has_token(environ))
+            body = read_body(environ, self.body_limit(environ))
         except ApiError as fault:
             environ["wsgi.input"] = Body()
             status, headers, chunks = respond(self._service, self._guard, environ, fault)
@@ -73,12 +77,26 @@ class ServingProcess:
         environ["wsgi.input"] = body
         return _as_bytes(self._app(environ, start_response))
 
-    def _has_token(self, environ: Environ) -> bool:
+    def body_limit(self, environ: Environ) -> int:
+        """Return the bytes that a request may have at most; without the token they are few."""
         try:
             self._guard.check_token(environ.get("HTTP_AUTHORIZATION"))
         except ApiError:
-            return False
-        return True
+            return min(self._config.max_body_bytes, MAX_UNAUTHENTICATED_BODY)
+        return self._config.max_body_bytes
+
+    def check(self) -> None:
+        """Raise ApiError when it takes no requests any more."""
+        with self._service.in_flight():
+            pass
+
+    def stateful_models(self) -> list[str]:
+        """Return the models of ``load`` that keep state between requests."""
+        names = []
+        for name in self._config.load:
+            with self._service.running(name, None) as (_, handle):
+                names += [name] if handle.sequences is not None else []
+        return names
 
     def close(self) -> None:
         """Unload every model, and give the worker's number back."""

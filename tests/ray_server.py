@@ -1,0 +1,90 @@
+"""``pocketserve scale`` on a real Ray of this machine, on a free port."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from conftest import Server
+from gunicorn_server import surroundings, wait_until
+from ports import free_port
+
+COMMAND = (sys.executable, "-m", "pocketserve", "scale")
+END_TIMEOUT_S = 120.0
+
+
+class RayServer(Server):
+    """Ray with our application; the process is the command's."""
+
+    @property
+    def address(self) -> str:
+        """Where a second command finds it, as the first one says."""
+        match = re.search(r"--address (\S+)", self.log.read_text())
+        assert match is not None, self.log.read_text()
+        return match[1]
+
+    def replicas(self, application: str = "pocketserve") -> list[int]:
+        """The process ids of an application's replicas."""
+        name = f"ray::ServeReplica:{application}:"
+        return [pid for pid in descendants(self.process.pid) if command_line(pid).startswith(name)]
+
+    def change(self, models: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run the command again, for this cluster."""
+        command = [*COMMAND, str(models), "--address", self.address, *options]
+        settings = own_settings(self.log.parent, models, self.port)
+        return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=END_TIMEOUT_S)
+
+
+def own_settings(folder: Path, models: Path, port: int, **settings: str) -> dict[str, str]:
+    """The environment variables of a server, or of a command for it."""
+    return surroundings(folder, models, POCKETSERVE_HTTP_PORT=str(port), **settings)
+
+
+@contextlib.contextmanager
+def ray_server(folder: Path, models: Path, *options: str, **settings: str) -> Iterator[RayServer]:
+    """Start it, wait until it accepts requests, end it, and see that nothing of it stays."""
+    log, ready, port = folder / "server.log", folder / "ready.json", free_port()
+    with log.open("wb") as output:
+        environment = own_settings(folder, models, port, **settings)
+        process = subprocess.Popen([*COMMAND, str(models), *options], stdout=output, stderr=output, env=environment)
+    begun: Sequence[int] = ()
+    try:
+        wait_until(lambda: ready.exists() or process.poll() is not None, log)
+        assert process.poll() is None, log.read_text(errors="replace")
+        content = json.loads(ready.read_text())
+        url = f"http://127.0.0.1:{port}"
+        yield RayServer(process, url, (folder / "token").read_text().strip(), content, log)
+        begun = descendants(process.pid)
+        process.terminate()
+        assert process.wait(END_TIMEOUT_S) == 0, log.read_text(errors="replace")
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in begun), log)
+        assert not ready.exists()
+    finally:
+        for pid in [process.pid, *descendants(process.pid)]:  # none, unless it hangs
+            subprocess.run(["kill", "-9", str(pid)], capture_output=True, timeout=END_TIMEOUT_S)
+        process.wait(END_TIMEOUT_S)
+
+
+def descendants(root: int) -> list[int]:
+    """The processes that a process started, and those that these started."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    known = {root}
+    while more := {pid for pid, parent in parents.items() if parent in known} - known:
+        known |= more
+    return sorted(known - {root})
+
+
+def command_line(pid: int) -> str:
+    """How a process calls itself; nothing once it has gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,190 @@
+"""A real Ray Serve with our application answers as the plain server does, and refuses what it cannot."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import requests
+import tritonclient.http as triton
+
+from conftest import Server, start_server
+from places import MODELS
+from questions import LOCAL, QUESTIONS, check_same
+from ray_server import RayServer, descendants, ray_server
+from sequence_models import FEEDBACK, running_sum
+
+pytestmark = [pytest.mark.ray, pytest.mark.live, pytest.mark.alone]
+RANDOM = np.random.default_rng(7)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two embedded models, and one that keeps a sum."""
+    models = tmp_path_factory.mktemp("models")
+    for name in ("digits", "petals"):
+        shutil.copytree(MODELS / name, models / name)
+    add_sum(models, "sum")
+    return models
+
+
+def add_sum(models: Path, name: str) -> None:
+    """A model with state, which appears in the folder whole."""
+    hidden = models / f".{name}"
+    hidden.mkdir()
+    running_sum(hidden / "sum.onnx", 2)
+    (hidden / "model.toml").write_text(FEEDBACK)
+    hidden.rename(models / name)
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = start_server(tmp_path_factory.mktemp("plain"), folder)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def scaled(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayServer]:
+    with ray_server(tmp_path_factory.mktemp("ray"), folder, "--replicas", "2") as server:
+        yield server
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_it_answers_as_the_plain_server_does(plain: Server, scaled: RayServer, question: str) -> None:
+    """Status, body and the headers that clients read, by whichever replica it is."""
+    check_same(question, plain, scaled)
+
+
+@pytest.mark.parametrize("path", LOCAL)
+def test_what_would_reach_one_replica_is_refused(scaled: RayServer, path: str) -> None:
+    answer = scaled.call("POST", path, json={"parameters": {"release": True}})
+    assert (answer.status_code, answer.json()["code"]) == (501, "NOT_IMPLEMENTED")
+
+
+def test_tritonclient_unchanged(scaled: RayServer) -> None:
+    """Binary tensors both ways, JSON, compressed, and its errors."""
+    pictures = RANDOM.random((3, 8, 8, 1), np.float32)
+    tensor = triton.InferInput("image", [3, 8, 8, 1], "FP32")
+    headers = {"Authorization": f"Bearer {scaled.token}"}
+    with triton.InferenceServerClient(f"127.0.0.1:{scaled.port}") as client:
+        assert client.is_model_ready("digits", headers=headers)
+        scores = []
+        for binary, packed in ((True, None), (False, None), (True, "gzip")):
+            tensor.set_data_from_numpy(pictures, binary_data=binary)
+            wanted = [triton.InferRequestedOutput("scores", binary_data=binary)]
+            answer = client.infer(
+                "digits",
+                [tensor],
+                outputs=wanted,
+                headers=dict(headers),
+                request_compression_algorithm=packed,
+                response_compression_algorithm=packed,
+            )
+            scores.append(answer.as_numpy("scores"))
+        assert scores[0].shape == (3, 10)
+        for other in scores[1:]:
+            np.testing.assert_allclose(other, scores[0], rtol=1e-6)
+        with pytest.raises(triton.InferenceServerException, match="nobody"):
+            client.infer("nobody", [tensor], headers=dict(headers))
+
+
+def test_curl_unchanged(scaled: RayServer, plain: Server) -> None:
+    """A photo as the README sends it."""
+    labels = []
+    for server in (plain, scaled):
+        command = ["curl", "-s", "-m", "60", "-H", f"Authorization: Bearer {server.token}"]
+        command += ["-T", str(MODELS / "digits/samples/7.png"), f"{server.url}/predictions/digits"]
+        labels.append(json.loads(subprocess.run(command, capture_output=True, timeout=90).stdout)["predictions"])
+    assert labels[0] == labels[1] and labels[0][0]["label"] == "7"
+
+
+def test_a_body_that_is_too_large_is_not_taken(scaled: RayServer) -> None:
+    """By its length, and in chunks without the token."""
+    for body in (bytes(5000), iter([bytes(5000)])):
+        answer = requests.post(f"{scaled.url}/predictions/digits", data=body, timeout=60)
+        assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
+    connection = http.client.HTTPConnection("127.0.0.1", scaled.port, timeout=60)
+    connection.putrequest("POST", "/predictions/digits")
+    connection.putheader("Authorization", f"Bearer {scaled.token}")
+    connection.putheader("Content-Length", str(2**31))
+    connection.endheaders(b"x")
+    refusal = connection.getresponse()
+    assert (refusal.status, json.loads(refusal.read())["code"]) == (413, "BODY_TOO_LARGE")
+    connection.close()
+
+
+def test_statistics_name_the_replica(scaled: RayServer) -> None:
+    """Each has a folder and a name of its own, and loaded the models before it was asked."""
+    answers = [scaled.call("GET", "/v2/models/digits/stats").json()["worker"] for _ in range(20)]
+    assert len(set(answers)) == 2 == len(scaled.replicas())
+    lines = [line for line in scaled.call("GET", "/metrics").text.splitlines() if line[0] != "#"]
+    assert lines and all(re.search(rf'[{{,]worker="({"|".join(set(answers))})"', line) for line in lines)
+    assert {path.name for path in (scaled.log.parent / "state/workers").iterdir()} == {"0", "1"}
+    index = scaled.call("POST", "/v2/repository/index").json()
+    assert {entry["name"] for entry in index if entry.get("loaded")} == {"digits", "petals", "sum"}
+
+
+def step(server: Server, number: int, *, start: bool = False, model: str = "sum") -> tuple[int, float | str]:
+    """One step of a sequence: the status, and the sum so far or the error's code."""
+    tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}
+    parameters = {"sequence_id": number, "sequence_start": start}
+    answer = server.call("POST", f"/v2/models/{model}/infer", json={"inputs": [tensor], "parameters": parameters})
+    document = answer.json()
+    return answer.status_code, document["outputs"][0]["data"][0] if answer.ok else document["code"]
+
+
+def test_sequences_are_right_at_the_path_of_their_model(scaled: RayServer) -> None:
+    """192 of 192: one replica answers there, and loses none."""
+    steps = [step(scaled, stream + 1, start=place == 0) for place in range(12) for stream in range(16)]
+    assert steps == [(200, 2.0 * (place + 1)) for place in range(12) for _ in range(16)]
+    assert len(scaled.replicas("pocketserve-sum")) == 1
+
+
+def test_sequences_are_refused_anywhere_else(scaled: RayServer, folder: Path) -> None:
+    """192 steps of a model that came later, and so has no replica of its own: not one is answered."""
+    add_sum(folder, "late")
+    try:
+        steps = [step(scaled, stream + 1, start=not place, model="late") for place in range(12) for stream in range(16)]
+        assert set(steps) == {(501, "NOT_IMPLEMENTED")} and len(steps) == 192
+        assert step(scaled, 0, model="late") == (200, 2.0)
+    finally:
+        shutil.rmtree(folder / "late")
+
+
+def test_every_port_is_on_loopback(scaled: RayServer) -> None:
+    """Those of Ray, too: who reaches them with its token runs code."""
+    inodes = set()
+    for pid in [scaled.process.pid, *descendants(scaled.process.pid)]:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            inodes |= set(re.findall(r"socket:\[(\d+)\]", str(descriptor.readlink())))
+    listening = [row for row in listeners() if row[1] in inodes]
+    assert len(listening) > 5 and {row[0] for row in listening} == {"127.0.0.1"}
+    token = scaled.log.parent / "state/ray-token"
+    assert token.stat().st_mode & 0o777 == 0o600 and token.read_text().strip() != scaled.token
+
+
+def listeners() -> Iterator[tuple[str, str]]:
+    """The address and inode of each socket that listens, from /proc/net."""
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                yield readable(fields[1].partition(":")[0]), fields[9]
+
+
+def readable(hexadecimal: str) -> str:
+    """An address of /proc/net: words of 32 bits, each turned around."""
+    data = bytes.fromhex(hexadecimal)
+    data = b"".join(data[at : at + 4][::-1] for at in range(0, len(data), 4))
+    mapped = bytes(10) + b"\xff\xff"
+    data = data.removeprefix(mapped) if len(data) == 16 else data
+    return socket.inet_ntop(socket.AF_INET if len(data) == 4 else socket.AF_INET6, data)
