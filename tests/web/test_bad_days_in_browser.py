@@ -14,6 +14,8 @@ import pytest
 from browsing import FAKE_DEVICES, IN_BOTH, Visit, choose, come_to_rest, launch, pass_frames, ticket, visit
 from conftest import MODELS, Server, StartServer, start_server
 from firefox import Firefox
+from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+from pocketserve.repository.scan import scan
 from ports import free_port
 
 if TYPE_CHECKING:
@@ -213,6 +215,44 @@ def test_unload_load_and_reload(guest: Visit) -> None:
     card.locator("button:text-is('Load')").click()
     card.locator(".chip.loaded").wait_for()
     assert guest.server.call("GET", "/v2/models/digits/ready").status_code == 200
+
+
+@IN_BOTH
+def test_release_from_quarantine(browser: Browser, models_copy: Path, new_server: StartServer, tmp_path: Path) -> None:
+    """A file whose trial ended badly is shown with the reason; released from the page it is tried anew, and answers."""
+    state = tmp_path / "state"
+    state.mkdir()
+    model = scan(models_copy)["petals"]
+    key = Quarantine(state, TrialLimits()).key(model, model.versions["tflite"])
+    (state / "verdicts.json").write_text(json.dumps({key: {"ok": False, "reason": "it crashed its framework"}}))
+    server = new_server(models_copy, environment={"POCKETSERVE_STATE_DIR": str(state)})
+    with visit(browser, server) as here:
+        here.enter()
+        card = "article[data-model=petals]"
+        here.page.click(f"{card} button:text-is('Load')")
+        here.page.wait_for_selector(f"{card} .chip.quarantine")
+        here.page.click(f"{card} .reasons summary")
+        assert "in quarantine: it crashed its framework" in here.page.inner_text(f"{card} .reasons")
+        here.page.click(f"{card} button:text-is('Release and try again')")
+        here.page.wait_for_selector(f"{card} .chip.loaded")
+        here.open_model("petals")
+        here.page.click("form .primary >> nth=0")
+        here.best("cm")
+
+
+@IN_BOTH
+@pytest.mark.parametrize("ticketed", [False, True])
+def test_server_without_a_token(browser: Browser, models_copy: Path, new_server: StartServer, ticketed: bool) -> None:
+    """It lets everybody in, and so does its page: by the plain address, and by one with a ticket."""
+    server = new_server(models_copy, "--no-auth")
+    with visit(browser, server) as here:
+        if ticketed:
+            here.enter()
+        here.page.goto(server.url)
+        here.page.wait_for_selector("article")
+        here.open_model("digits", "picture")
+        choose(here, SEVEN)
+        here.best("7")
 
 
 def test_unavailable_versions_are_grouped_by_framework(guest: Visit) -> None:

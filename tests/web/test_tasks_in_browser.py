@@ -231,3 +231,18 @@ def test_versions_side_by_side(visited: Visit) -> None:
     visited.page.wait_for_selector("section[data-version] >> text=same first answer")
     assert visited.page.locator("section[data-version] .best").all_inner_texts()[0].startswith("7")
     assert visited.page.locator("section[data-version]").count() == 2
+
+
+def test_versions_on_the_live_camera(visited: Visit, browser: Browser | Firefox) -> None:
+    """Each frame goes to both versions; times and agreement stand beside the answers until the camera is stopped."""
+    visited.go("compare/digits")
+    visited.press("[data-kind=camera]")
+    visited.page.click("text=Start the camera")
+    digit = "" if isinstance(browser, Firefox) else "7"
+    for side in range(2):
+        visited.page.wait_for_selector(f"section[data-version] >> nth={side} >> .best:has-text('{digit}')")
+    visited.page.wait_for_selector("section[data-version] >> nth=1 >> text=first answer")
+    visited.page.wait_for_function("() => / · /.test(document.querySelector('.tempo').textContent)")
+    visited.page.click("text=Stop")
+    visited.page.wait_for_selector("text=Start the camera")
+    come_to_rest(visited)

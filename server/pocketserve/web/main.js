@@ -5,7 +5,7 @@ import { compareView, leaveCompare, retryCompare } from "./parts/compare.js";
 import { loginView } from "./parts/login.js";
 import { modelsView, refreshModels } from "./parts/models.js";
 import { show, statusElement, update } from "./page.js";
-import { enter, session, takeTicket } from "./server.js";
+import { enter, isOpen, session, takeTicket } from "./server.js";
 import { leaveTry, retryTry, tryView } from "./parts/try.js";
 import { startWatch, stopWatch, watched } from "./watch.js";
 import { language, t } from "./words.js";
@@ -107,10 +107,10 @@ function comeIn() {
   return true;
 }
 
-function start() {
+async function start() {
   document.documentElement.lang = language;
   addEventListener("hashchange", follow);
-  if (!comeIn() && session.get() !== null) letIn();
+  if (!comeIn() && (session.get() !== null || await isOpen())) letIn();
   show(frame);
 }
 

@@ -1,6 +1,7 @@
 // Asks the server: the session, every request, and what a failure means.
 const SESSION = "pocketserve-session";
 const ANSWER_TIMEOUT_MS = 120_000; // a model's first request may import its framework
+const OPEN_TIMEOUT_MS = 5000; // then the form for the token is shown
 
 let typedToken = ""; // kept while this page lives: a server that was restarted knows no session of before
 
@@ -17,6 +18,11 @@ export const session = {
   set: (value) => sessionStorage.setItem(SESSION, value),
   end: () => sessionStorage.removeItem(SESSION),
 };
+
+/** Whether the server asks for no token: it was started with --no-auth. */
+export function isOpen() {
+  return send("GET", "/v2", null, { bearer: null, timeoutMs: OPEN_TIMEOUT_MS }).then(() => true, () => false);
+}
 
 /** Take the one-time ticket out of the address, so that it is in no bookmark and no reload. */
 export function takeTicket() {

@@ -58,8 +58,9 @@ function chartView(chart, samples) {
 
 function table(chart, samples, lines) {
   const newest = samples.map((sample, index) => index).slice(-ROWS).reverse();
-  return html`<table><thead><tr><th scope="col">${t("chart.time")}</th>
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${t(`chart.${chart.name}`)}><table>
+    <thead><tr><th scope="col">${t("chart.time")}</th>
     ${lines.map(([name]) => html`<th scope="col">${t(`line.${name}`)}</th>`)}</tr></thead>
     <tbody>${newest.map((index) => html`<tr><th scope="row">${clock(samples[index].time)}</th>
-      ${lines.map(([, line]) => html`<td>${chart.shown(line[index])}</td>`)}</tr>`)}</tbody></table>`;
+      ${lines.map(([, line]) => html`<td>${chart.shown(line[index])}</td>`)}</tr>`)}</tbody></table></div>`;
 }

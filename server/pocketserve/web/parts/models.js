@@ -90,7 +90,7 @@ function stateOf(model) {
   return available(model).length ? "ready" : "unavailable";
 }
 
-const isQuarantined = (version) => version.reason.startsWith("in quarantine");
+const isQuarantined = (version) => /(^|: )in quarantine: /.test(version.reason); // it stands behind what was tried
 const isStopped = (version) => version.reason === "unloaded";
 
 function facts(version) {
