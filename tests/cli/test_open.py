@@ -88,6 +88,16 @@ def test_the_address(own, capsys, transport: str, fresh: bool) -> None:
 
 
 @pytest.mark.live
+def test_a_server_that_listens_everywhere_without_the_socket(new_server, models_copy, capsys, tmp_path: Path) -> None:
+    """It is found on loopback: it refuses to be called 0.0.0.0."""
+    environment = {"POCKETSERVE_STATE_DIR": str(tmp_path / "state")}
+    server = new_server(models_copy, "--no-socket", "--host", "0.0.0.0", environment=environment)
+    assert main(["open", "--print", "--token-file", str(token_file(server))]) == 0
+    address = capsys.readouterr().out.strip()
+    assert address.startswith(f"http://127.0.0.1:{server.port}/#ticket=") and entered(address)
+
+
+@pytest.mark.live
 def test_a_browser_is_opened(own, capsys, monkeypatch, tmp_path: Path) -> None:
     """The desktop's; the address is not printed then."""
     path, written = program(tmp_path / "bin", "browser")
@@ -172,6 +182,9 @@ def test_where_the_page_is() -> None:
     assert page_address(ANSWER, "http://127.0.0.1:9999") == f"http://127.0.0.1:9999/#ticket={TICKET}"
     assert page_address(ANSWER, "https://phone.example/") == f"https://phone.example/#ticket={TICKET}"
     assert page_address({**ANSWER, "url": "http://[::1]:8470/"}, None) == f"http://[::1]:8470/#ticket={TICKET}"
+    page = f"http://192.168.1.7:8470/#ticket={TICKET}"
+    assert page_address(ANSWER, "socket://192.168.1.7:8471") == page  # it says 127.0.0.1 where it listens everywhere
+    assert page_address({**ANSWER, "url": "http://evil.example:8470/"}, "socket://192.168.1.7:8471") == page
     names = {page_address(ANSWER, None, fresh=True) for _ in range(8)}
     assert len(names) == 8 and all(re.match(r"http://[0-9a-f]{32}\.localhost:8470/#", name) for name in names)
 

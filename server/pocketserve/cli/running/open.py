@@ -66,7 +66,8 @@ def page_address(answer: Mapping[str, Any], url: str | None, *, fresh: bool = Fa
 
     Args:
         answer: the server's, with ``ticket`` and ``url``.
-        url: where the server was asked. Over HTTP that is where its page is, too: a port may be forwarded.
+        url: where the server was asked. Its page is at the same host; over HTTP at the same port, which may be a
+            forwarded one, and over the socket at the port that the answer names.
         fresh: under a name of its own.
 
     Raises:
@@ -75,7 +76,7 @@ def page_address(answer: Mapping[str, Any], url: str | None, *, fresh: bool = Fa
     """
     is_http = url is not None and urlsplit(url).scheme in ("http", "https")
     ticket, page = str(answer["ticket"]), urlsplit(url if url and is_http else str(answer["url"]))
-    host = page.hostname or ""
+    host = (urlsplit(url).hostname if url else page.hostname) or ""
     is_local = host in LOOPBACK_HOSTS
     if not _TICKET.fullmatch(ticket) or page.scheme not in ("http", "https") or not (is_local or url):
         raise ValueError("no ticket, or no page of this device")
@@ -104,7 +105,6 @@ def _own_address() -> str | None:
     if server is None or not server.http:
         return None
     http = urlsplit(f"//{server.http}")
-    if len(server.ports) < 2:
-        return f"http://{server.http}"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(http.hostname or "", http.hostname or "127.0.0.1")
-    return f"socket://{f'[{host}]' if ':' in host else host}:{server.ports[1]}"
+    scheme, port = ("socket", server.ports[1]) if len(server.ports) > 1 else ("http", http.port)
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
