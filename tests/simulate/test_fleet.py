@@ -19,7 +19,7 @@ from pocketserve.cli import main
 from pocketserve_simulate.fleet.addresses import AddressBlock
 from pocketserve_simulate.fleet.asking import Failure, PhoneAnswers, percentile
 from pocketserve_simulate.fleet.events import parse_timeline
-from pocketserve_simulate.fleet.roll_out import objections
+from pocketserve_simulate.fleet.roll_out import copy_model, objections, set_default
 from pocketserve_simulate.phone.events import EventError
 
 from .conftest import eventually
@@ -126,6 +126,19 @@ def test_a_good_version_goes_to_all(models):
     assert [phone["versions"] for phone in rolled["answers"]] == [["tflite-int8"]] * 3
     assert [phone["versions"] for phone in document["answers"]] == [["tflite"]] * 3
     assert (models / "digits/model.toml").read_bytes() == manifest  # phones have copies of their own
+
+
+@pytest.mark.parametrize("way", ["absolute", "relative"])
+def test_a_manifest_behind_a_link_stays_the_users(models, tmp_path, way):
+    """A phone's copy has its own, though the user's is a symbolic link."""
+    path, real = models / "digits/model.toml", tmp_path / "real.toml"
+    path.rename(real)
+    manifest = real.read_bytes()
+    path.symlink_to(real if way == "absolute" else os.path.relpath(real, path.parent))
+    copy_model(models, "digits", tmp_path / "phone")
+    set_default(SimpleNamespace(number=1, folder=tmp_path / "phone"), "digits", "tflite-int8")
+    assert real.read_bytes() == manifest
+    assert b"tflite-int8" in (tmp_path / "phone/models/digits/model.toml").read_bytes()
 
 
 @pytest.mark.live

@@ -68,9 +68,12 @@ def copy_model(models: Path, model: str, folder: Path) -> Path:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """Link a file, which is never changed in place; another file system takes a copy."""
+    """Link a file, which is never changed in place; another file system takes a copy.
+
+    Of a symbolic link its file is taken: a manifest that is changed behind one would be the user's own.
+    """
     with contextlib.suppress(OSError):
-        os.link(source, target)
+        os.link(os.path.realpath(source), target)
         return
     shutil.copy2(source, target)
 
