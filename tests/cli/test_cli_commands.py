@@ -358,7 +358,7 @@ def test_without_a_server(run, tmp_path):
             "'5,1' is a decimal comma or two numbers: write 5.1 for the one, and 5 1 for",
         ),
         (["petals", "5,1 -3,5"], "'5,1' is a decimal comma or two numbers"),
-        (["petals", "1", "2"], "2 values are no whole row; the model takes 3: sepal_length"),
+        (["petals", "1", "2"], "2 values do not make a whole row; the model takes 3: sepal_length"),
         (["petals", "[1, 2"], "failed to parse the request JSON"),
         (["petals", SEVEN], "this model takes numbers"),
         (["digits", MODELS / "digits" / "labels.txt"], "failed to parse the request JSON"),

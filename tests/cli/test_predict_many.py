@@ -139,7 +139,7 @@ def test_pictures_of_the_answers(run: Run, where: list[str], photos: Path, tmp_p
         (["{tmp}/photos/7.png", "5.1"], "'5.1' is no file, folder or address"),
         (["{tmp}/empty"], "empty' holds no files"),
         (["{tmp}/nowhere"], "nowhere' is no regular file"),
-        (["{tmp}/none.*"], "is neither a file nor a number"),
+        (["{tmp}/none.*"], "no file matches '"),
         ([""], "the input is empty"),
     ],
 )

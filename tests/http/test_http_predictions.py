@@ -190,7 +190,7 @@ FEATURE_FAULTS: dict[str, tuple[Any, str]] = {
         "unknown feature 'colour'",
     ),
     "mixed rows": ([{"sepal_length": 1, "sepal_width": 1, "petal_length": 1}, [1, 2, 3]], "row 1"),
-    "too few": ([1, 2], "2 values are no whole row"),
+    "too few": ([1, 2], "2 values do not make a whole row"),
     "none": ([], "got JSON of shape [0]"),
 }
 
@@ -276,5 +276,5 @@ def test_typed_json_is_not_taken_for_a_file(server):
     """Line ends mean nothing in JSON: what is wrong with it is not curl's doing."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = server.call("POST", "/predictions/petals", data=b"[5.1]", headers=form)
-    assert answer.status_code == 400 and "no whole row" in answer.json()["error"]
+    assert answer.status_code == 400 and "not make a whole row" in answer.json()["error"]
     assert "curl" not in answer.json()["error"]

@@ -125,7 +125,7 @@ BAD_ROWS: dict[str, tuple[Any, ErrorCode, str]] = {
     "semicolons": (b"5.1;3.5;1.4", INPUT, "lines of CSV; separate the numbers by commas, not by semicolons"),
     "CSV with words": (b"age,bmi,bp\n1,2,high", INPUT, "row 0: feature 'bp' is no number"),
     "CSV with a short line": (b"age,bmi,bp\n1,2", INPUT, "row 0 has 2 values; the line of names has 3"),
-    "four values": ([1, 2, 3, 4], INPUT, "4 values are no whole row; the model takes 3: age, bmi, bp"),
+    "four values": ([1, 2, 3, 4], INPUT, "4 values do not make a whole row; the model takes 3: age, bmi, bp"),
     "short row": ([[1, 2, 3], [4, 5]], INPUT, "row 1 has 2 values; the model takes 3"),
     "rows that only fit together": ([[1, 2], [3, 4, 5, 6]], INPUT, "row 0 has 2 values"),
     "an empty row": ([[], [1, 2, 3]], INPUT, "row 0 has 0 values"),

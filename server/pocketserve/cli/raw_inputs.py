@@ -73,6 +73,8 @@ def _sources(word: str) -> list[NamedInput] | None:
     else:  # a shell does that itself, where the pattern is not in quotes
         is_pattern = any(sign in word for sign in "*?") and not word.startswith(("[", "{"))
         paths = sorted(filter(os.path.isfile, glob.glob(word, recursive=True))) if is_pattern else []
+        if is_pattern and not paths and not re.search(r"\s", word):
+            raise CommandError(f"no file matches {word!r}")
     return [NamedInput(path, Path(path).read_bytes) for path in paths] or None
 
 

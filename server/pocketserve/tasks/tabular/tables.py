@@ -168,7 +168,7 @@ class Rows:
         width = self.spec.shape[1]
         takes = f"the model takes {width}{': ' if self.features else ''}{', '.join(self.features)}"
         if width > 0 and len(rows) % width and not any(isinstance(row, list) for row in rows):
-            raise invalid_input(f"{plural(len(rows), 'value is', 'values are')} no whole row; {takes}")
+            raise invalid_input(f"{plural(len(rows), 'value does', 'values do')} not make a whole row; {takes}")
         for index, row in enumerate(rows):
             if isinstance(row, list) and len(row) != width >= 0:
                 hint = POINT if len(row) == 2 * width else ""  # as if each number were two
