@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ class App:
         return [str(self.java), "-cp", self.path, f"com.example.app.{main}", str(inputs), *where]
 
 
-def generate(server: Server, language: str, folder: Path) -> list[Path]:
-    """Write a class for every model of a server."""
+def generate(server: Server, language: str, folder: Path, models: Sequence[str] = ()) -> list[Path]:
+    """Write a class for each of these models of a server, or for every one."""
     with Client(server.url, server.token) as client:
-        names = {entry["name"] for entry in client.index()}
+        names = set(models) or {entry["name"] for entry in client.index()}
     where = ["--url", server.url, "--token-file", server.ready["token_file"], "--output", str(folder)]
     for name in sorted(names):
         assert main(["codegen", name, "--package", "com.example.app", "--language", language, *where]) == 0

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from conftest import MODELS, ROOT, Server
+from pocketserve_client import Client
 
+from .codegen_apps import generate
 from .conftest import Compile, load_script
 
 pytestmark = [pytest.mark.java, pytest.mark.live]
@@ -21,7 +23,7 @@ SCRIPT = load_script(ROOT / "android_bridge" / "build.py")
 EXAMPLES = [
     (guide.stem, code)
     for guide in sorted((ROOT / "docs").rglob("*.md"))
-    for code in re.findall(r"^```kotlin\n(.*?)^```$", guide.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    for code in re.findall(r"^```kotlin(?: generated)?\n(.*?)^```$", guide.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 ]
 TEXT_VIEW = """
 package android.widget;
@@ -49,6 +51,8 @@ import java.util.concurrent.TimeUnit
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.async
 import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.flow.flowOf
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.runBlocking
@@ -75,6 +79,10 @@ fun main(given: Array<String>) = runBlocking<Unit> {
             println(shown(label))
             screen.cancelAndJoin()
             check(!analysis.give(Pictures.proxy(given[0], 90))) { "nobody looks any more" }
+            val reader = DigitReader(server)
+            val frames = flowOf(Pictures.proxy(given[0], 90).toFrame())
+            println("${reader.isSeven(picture)} ${reader.labels(frames).first()}")
+            println(petalWidth(server))
         }
     }
     val client = builder.build()
@@ -90,7 +98,7 @@ fun main(given: Array<String>) = runBlocking<Unit> {
 
 @pytest.fixture(scope="module")
 def compiled(
-    toolchain: Any, kotlin_tools: Any, kotlinc: Compile, tmp_path_factory: pytest.TempPathFactory
+    toolchain: Any, kotlin_tools: Any, kotlinc: Compile, server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
     """The folder with the classes of all examples, and the class path that they run on."""
     folder = tmp_path_factory.mktemp("kotlin")
@@ -105,6 +113,7 @@ def compiled(
         file.write_text(code, "utf-8")
     sources.append(folder / "Main.kt")
     sources[-1].write_text(PROGRAM, "utf-8")
+    sources += generate(server, "kotlin", folder / "generated", ("digits", "petals"))
     libraries = [library, build.ktx(library)]
     # Android's own classes come first: the examples see them, and of the stand-ins only CameraX's.
     kotlinc(sources, os.pathsep.join(map(str, (*libraries, toolchain.android_jar, camera))), folder / "classes")
@@ -122,9 +131,12 @@ def test_the_examples_run(toolchain: Any, compiled: tuple[Path, str], server: Se
     command = [toolchain.java, "-cp", compiled[1], "MainKt", picture, *ports, server.ready["token_file"]]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, check=False)
     lines = done.stdout.splitlines()
-    assert done.returncode == 0 and len(lines) == 9, done
-    for described, shown, seen in (lines[0:3], lines[3:6]):
+    assert done.returncode == 0 and len(lines) == 13, done
+    with Client(server.url, server.token) as client:
+        width = client.predict("petals", [[5.1, 3.5, 1.4]])["predictions"][0]["value"]
+    for described, shown, seen, typed, petal in (lines[0:5], lines[5:10]):
         assert described.startswith("7 (") and re.fullmatch(r"\d \([\d.]+ %\)", shown), done
         assert re.fullmatch(r"\d+: 7 \([\d.]+ %\)", seen), done
-    assert lines[6] == "cancelled"
-    assert lines[7].startswith("this client was closed") and lines[8] == "Start the server in Termux"
+        assert typed == "true LABEL_7" and float(petal) == pytest.approx(width), done
+    assert lines[10] == "cancelled"
+    assert lines[11].startswith("this client was closed") and lines[12] == "Start the server in Termux"

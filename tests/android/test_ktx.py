@@ -247,7 +247,7 @@ def test_a_phone_s_form_says_the_same(
 def test_every_fault_is_the_library_s_exception(said: Callable[..., list[str]], transport: str) -> None:
     lines = said("faults", transport)
     assert lines[:-1] == [
-        *("MODEL_NOT_FOUND", "INVALID_INPUT", "MODEL_NOT_FOUND", "CLOSED"),
+        *("MODEL_NOT_FOUND", "INVALID_INPUT", "MODEL_NOT_FOUND", "MODEL_NOT_FOUND", "the work's own", "CLOSED"),
         *("TOKEN_UNKNOWN", "SERVER_UNREACHABLE", "SERVER_UNREACHABLE"),
     ]
     assert lines[-1].startswith("this client was closed")
@@ -282,7 +282,7 @@ def test_of_ten_frames_the_first_and_the_newest_are_asked(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("what", ["cancel-call", "cancel-flow"])
+@pytest.mark.parametrize("what", ["cancel-call", "cancel-flow", "cancel-work", "cancel-work-flow"])
 def test_a_cancelled_coroutine_cancels_its_request(
     dialog: Callable[..., Dialog], held: HeldServer, transport: str, what: str
 ) -> None:

@@ -48,6 +48,8 @@ private suspend fun faults(builder: PocketServe.Builder, server: PocketServe) {
     println(code { ask.classify("nothing", ByteArray(1)) })
     println(code { ask.classify("digits", ByteArray(1)) })
     println(code { flowOf(Frame.encoded(ByteArray(1))).answers(server, "nothing").toList() })
+    println(code { ask.call { server.classify("nothing", ByteArray(1)) } })
+    println(try { ask.call { require(false) { "the work's own" } } } catch (error: IllegalArgumentException) { error.message })
     server.close()
     println(code { ask.models() })
     println(code { builder.token("x".repeat(43)).build().coroutines().models() })
@@ -75,7 +77,7 @@ private suspend fun frames(server: PocketServe, file: String) {
         val best = server.coroutines().predict("digits", frame, PredictOptions().topK(1)).best
         println("${frame.format} ${frame.rotation} ${best?.label}")
     }
-    println(flowOf(camera).answers(server, "digits").first().prediction.best?.label)
+    println(flowOf(camera).answers(server, "digits").first().answer.best?.label)
 }
 
 /** Ten frames: the others come when the first has left, and the flow ends when all were given. */
@@ -95,8 +97,8 @@ private fun oneFrame(picture: File): Flow<Frame> = flow {
 private suspend fun newestWins(server: PocketServe, picture: File) {
     begin()
     val size = picture.length().toInt()
-    tenFrames(picture).answers(server, "digits").collect { (frame, prediction) ->
-        println("answer ${frame.bytes.size - size} ${prediction.best?.label}")
+    tenFrames(picture).answers(server, "digits").collect { (frame, answer) ->
+        println("answer ${frame.bytes.size - size} ${answer.best?.label}")
     }
     println("over")
 }
@@ -129,7 +131,7 @@ private suspend fun goesOn(server: PocketServe, picture: File) {
     var failures = 0
     val frames = flow { emit(Frame.encoded(if (failures == 0) ByteArray(1) else picture.readBytes())) }
     val answers = frames.answers(server, "digits").retryWhen { error, _ -> error is PocketServeException && failures++ < 1 }
-    println("${answers.first().prediction.best?.label} after $failures")
+    println("${answers.first().answer.best?.label} after $failures")
 }
 
 fun main(given: Array<String>) {
@@ -140,6 +142,10 @@ fun main(given: Array<String>) {
     when (what) {
         "cancel-call" -> cancelled { server.coroutines().classify("digits", picture.readBytes()) }
         "cancel-flow" -> cancelled { oneFrame(picture).answers(server, "digits").collect { println("answer") } }
+        "cancel-work" -> cancelled { server.coroutines().call { server.classify("digits", picture.readBytes()) } }
+        "cancel-work-flow" -> cancelled {
+            oneFrame(picture).answers(server) { server.classify("digits", it.bytes) }.collect { println("answer") }
+        }
         else -> runBlocking {
             when (what) {
                 "calls" -> calls(server, picture)

@@ -86,13 +86,13 @@ public final class AsyncCalls {
      * here, whoever keeps the {@link Call}: both may lead to a screen that is gone.
      */
     private static final class RunningCall<T> implements Call, Runnable {
-        private final AtomicReference<Calls.PreparedCall<T>> work;
+        private final AtomicReference<Calls.Work<T>> work;
         private final AtomicReference<Callback<T>> callback;
         private final Executor executor;
         private final ThreadPoolExecutor threads;
         private final Cancellation cancellation = new Cancellation();
 
-        RunningCall(Calls.PreparedCall<T> work, Callback<T> callback, Executor executor, ThreadPoolExecutor threads) {
+        RunningCall(Calls.Work<T> work, Callback<T> callback, Executor executor, ThreadPoolExecutor threads) {
             this.work = new AtomicReference<>(work);
             this.callback = new AtomicReference<>(callback);
             this.executor = executor;
@@ -101,13 +101,13 @@ public final class AsyncCalls {
 
         @Override
         public void run() {
-            Calls.PreparedCall<T> prepared = work.getAndSet(null);
-            if (prepared == null) {
+            Calls.Work<T> own = work.getAndSet(null);
+            if (own == null) {
                 return;
             }
             T result;
             try {
-                result = prepared.run(cancellation);
+                result = own.run(cancellation);
             } catch (PocketServeException error) {
                 tell(null, error);
                 return;
@@ -164,7 +164,7 @@ public final class AsyncCalls {
         }
     }
 
-    private <T> Call start(Callback<T> callback, Calls.PreparedCall<T> work) {
+    private <T> Call start(Callback<T> callback, Calls.Work<T> work) {
         if (callback == null) {
             throw new IllegalArgumentException("a call needs a callback");
         }
@@ -175,6 +175,27 @@ public final class AsyncCalls {
             running.tell(null, Faults.closed());
         }
         return running;
+    }
+
+    /**
+     * Makes calls that block on a thread of this client, such as those of a generated class.
+     *
+     * @param work asks by this client; what it throws besides goes where a callback's faults go, and the callback hears
+     *     nothing
+     * @param callback hears the outcome
+     * @param <T> what the work gives
+     * @return the call; cancelling it ends the one that the work waits for, and later ones of the work at once
+     */
+    public <T> Call call(final BlockingCall<T> work, Callback<T> callback) {
+        if (work == null) {
+            throw new IllegalArgumentException("there is no work");
+        }
+        return start(callback, new Calls.Work<T>() {
+            @Override
+            public T run(Cancellation cancellation) throws PocketServeException {
+                return cancellation.run(work);
+            }
+        });
     }
 
     /**

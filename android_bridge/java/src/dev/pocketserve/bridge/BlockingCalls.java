@@ -17,7 +17,7 @@ abstract class BlockingCalls {
 
     private <T> T blocking(Calls.PreparedCall<T> call) throws PocketServeException {
         mainThread.refuse();
-        return call.run(new Cancellation());
+        return call.run(Cancellation.current());
     }
 
     /**

@@ -21,8 +21,13 @@ final class Calls {
         this.timeoutMs = timeoutMs;
     }
 
+    /** What can be given up while it waits. */
+    interface Work<T> {
+        T run(Cancellation cancellation) throws PocketServeException;
+    }
+
     /** A call that is ready to be sent. Holds its input until it is let go. */
-    abstract class PreparedCall<T> {
+    abstract class PreparedCall<T> implements Work<T> {
         private final Request request;
         private final int ms;
 
@@ -36,7 +41,8 @@ final class Calls {
         }
 
         /** Sends it and reads what comes back; its time runs from here. */
-        T run(Cancellation cancellation) throws PocketServeException {
+        @Override
+        public T run(Cancellation cancellation) throws PocketServeException {
             try {
                 return read(link.exchange(request, Deadline.in(ms), cancellation));
             } catch (OutOfMemoryError error) {
@@ -103,7 +109,7 @@ final class Calls {
     PreparedCall<Boolean> health(String endpoint) {
         return new PreparedCall<Boolean>(Request.get("/v2/health/" + endpoint).withoutToken()) {
             @Override
-            Boolean run(Cancellation cancellation) throws PocketServeException {
+            public Boolean run(Cancellation cancellation) throws PocketServeException {
                 try {
                     return super.run(cancellation);
                 } catch (PocketServeException error) {

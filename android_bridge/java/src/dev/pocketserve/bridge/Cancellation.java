@@ -2,6 +2,9 @@ package dev.pocketserve.bridge;
 
 /** Carries a caller's wish to give up to the thread that waits for the answer. */
 final class Cancellation {
+    /** Of the work that this thread does, where that is given up as a whole. */
+    private static final ThreadLocal<Cancellation> CURRENT = new ThreadLocal<>();
+
     private boolean cancelled;
     private Runnable action;
 
@@ -33,6 +36,22 @@ final class Cancellation {
         }
         if (now) {
             run.run();
+        }
+    }
+
+    /** Returns what gives up the calls of this thread: that of the work they are part of, or one of their own. */
+    static Cancellation current() {
+        Cancellation current = CURRENT.get();
+        return current == null ? new Cancellation() : current;
+    }
+
+    /** Does work whose calls are given up by this. */
+    <T> T run(BlockingCall<T> work) throws PocketServeException {
+        CURRENT.set(this);
+        try {
+            return work.call();
+        } finally {
+            CURRENT.remove();
         }
     }
 

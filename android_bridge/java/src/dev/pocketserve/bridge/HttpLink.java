@@ -14,7 +14,6 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.Set;
-import java.util.concurrent.Future;
 
 /** HTTP by the platform's own client, which keeps connections alive by itself. */
 final class HttpLink implements Link {
@@ -57,12 +56,12 @@ final class HttpLink implements Link {
     private Answer once(Request request, Deadline deadline, Cancellation cancellation)
             throws PocketServeException, ConnectionBrokenException {
         final HttpURLConnection connection = open(request, deadline);
-        Future<?> limit = timeLimit.disconnect(connection, deadline);
+        final TimeLimit.Limit limit = timeLimit.disconnect(connection, deadline);
         underWay.add(connection);
         cancellation.onCancel(new Runnable() {
             @Override
             public void run() {
-                connection.disconnect();
+                limit.disconnectNow();
             }
         });
         try {
@@ -93,7 +92,7 @@ final class HttpLink implements Link {
             connection.disconnect();
             throw Answer.bad("there is no end to what comes before it", null);
         } finally {
-            limit.cancel(false);
+            limit.end();
             cancellation.onCancel(null);
             underWay.remove(connection);
         }

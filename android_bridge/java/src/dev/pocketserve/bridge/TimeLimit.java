@@ -1,6 +1,7 @@
 package dev.pocketserve.bridge;
 
 import java.net.HttpURLConnection;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
@@ -8,11 +9,11 @@ import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Disconnects HTTP calls whose time is over. The platform's timeouts are about single reads: who sends a byte now and
- * then, or never takes what is written, is stopped by none of them.
+ * Disconnects HTTP calls whose time is over, or which are given up. The platform's timeouts are about single reads: who
+ * sends a byte now and then, or never takes what is written, is stopped by none of them.
  */
 final class TimeLimit {
-    /** A connection that is being opened anew cannot be disconnected yet, but soon can. */
+    /** A connection that is being opened anew, as after a disconnect before the answer, can be disconnected soon. */
     private static final long REPEAT_MS = 100;
 
     private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, new ThreadFactory() {
@@ -31,17 +32,52 @@ final class TimeLimit {
         timer.allowCoreThreadTimeOut(true);
     }
 
-    /** Disconnects when the deadline has passed; cancel what this gives when the call has ended. */
-    Future<?> disconnect(final HttpURLConnection connection, Deadline deadline) throws PocketServeException {
+    /** Disconnects when the deadline has passed; end what this gives when the call has ended. */
+    Limit disconnect(HttpURLConnection connection, Deadline deadline) throws PocketServeException {
         try {
-            return timer.scheduleWithFixedDelay(new Runnable() {
-                @Override
-                public void run() {
-                    connection.disconnect();
-                }
-            }, deadline.remainingMs(), REPEAT_MS, TimeUnit.MILLISECONDS);
+            Limit limit = new Limit(connection);
+            limit.atDeadline = repeat(limit, deadline.remainingMs());
+            return limit;
         } catch (RejectedExecutionException closed) {
             throw Faults.closed();
+        }
+    }
+
+    private Future<?> repeat(Runnable work, long delayMs) {
+        return timer.scheduleWithFixedDelay(work, delayMs, REPEAT_MS, TimeUnit.MILLISECONDS);
+    }
+
+    /** One call's. */
+    final class Limit implements Runnable {
+        private final HttpURLConnection connection;
+        private Future<?> atDeadline;
+        private volatile boolean ended;
+
+        Limit(HttpURLConnection connection) {
+            this.connection = connection;
+        }
+
+        @Override
+        public void run() {
+            if (ended) {
+                throw new CancellationException("the call has ended"); // and with it the repetition
+            }
+            connection.disconnect();
+        }
+
+        /** Disconnects now, and again for as long as the call goes on. */
+        void disconnectNow() {
+            connection.disconnect();
+            try {
+                repeat(this, REPEAT_MS);
+            } catch (RejectedExecutionException closed) {
+                return; // the call ends at its deadline
+            }
+        }
+
+        void end() {
+            ended = true;
+            atDeadline.cancel(false);
         }
     }
 

@@ -1,6 +1,7 @@
 package dev.pocketserve.bridge.ktx
 
 import dev.pocketserve.bridge.AsyncCalls
+import dev.pocketserve.bridge.BlockingCall
 import dev.pocketserve.bridge.Call
 import dev.pocketserve.bridge.Callback
 import dev.pocketserve.bridge.InferOptions
@@ -66,6 +67,15 @@ public class CoroutineCalls internal constructor(private val calls: AsyncCalls) 
      */
     public suspend fun predict(model: String, frame: Frame, options: PredictOptions? = null): Prediction =
         predict(model, frame.bytes, ANY_BYTES, frame.describe(options))
+
+    /**
+     * Makes calls that block on a thread of the client, such as those of a class that `pocketserve codegen` wrote:
+     * `call { digits.classify(jpeg) }`.
+     *
+     * @param work asks by this client; it is given up with the coroutine as the other calls are
+     */
+    public suspend fun <T> call(work: () -> T): T =
+        await<Result<T>> { calls.call(BlockingCall { runCatching(work) }, it) }.getOrThrow()
 
     /**
      * Sends tensors and returns tensors.

@@ -7,15 +7,17 @@ import dev.pocketserve.bridge.Prediction
 import java.util.UUID
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.conflate
+import kotlinx.coroutines.flow.emitAll
 import kotlinx.coroutines.flow.flow
+import kotlinx.coroutines.flow.mapNotNull
 
 /**
  * An answer about a frame.
  *
  * @property frame what was asked about
- * @property prediction what was answered
+ * @property answer what was answered: a [Prediction], or what a generated class makes of it
  */
-public data class FrameAnswer(public val frame: Frame, public val prediction: Prediction)
+public data class FrameAnswer<out A>(public val frame: Frame, public val answer: A)
 
 /**
  * Asks a model about these frames, always the newest, one at a time. While a frame is under way, or its answer is being
@@ -25,25 +27,35 @@ public data class FrameAnswer(public val frame: Frame, public val prediction: Pr
  *
  * @param options how to answer; null for the server's own ways
  */
-public fun Flow<Frame>.answers(server: PocketServe, model: String, options: PredictOptions? = null): Flow<FrameAnswer> =
-    flow {
-        val calls = server.coroutines()
-        val own = if (options == null) PredictOptions() else PredictOptions(options)
-        own.stream(UUID.randomUUID().toString())
-        conflate().collect { frame ->
-            calls.predictUnlessSuperseded(model, frame, own)?.let { emit(FrameAnswer(frame, it)) }
-        }
-    }
-
-/** Returns null when the server dropped the frame for a newer one of its stream, as that is no error. */
-private suspend fun CoroutineCalls.predictUnlessSuperseded(
+public fun Flow<Frame>.answers(
+    server: PocketServe,
     model: String,
-    frame: Frame,
-    options: PredictOptions
-): Prediction? =
-    try {
-        predict(model, frame, options)
-    } catch (error: PocketServeException) {
-        if (error.code != "SUPERSEDED") throw error
-        null
+    options: PredictOptions? = null
+): Flow<FrameAnswer<Prediction>> = flow {
+    val calls = server.coroutines()
+    val own = if (options == null) PredictOptions() else PredictOptions(options)
+    own.stream(UUID.randomUUID().toString())
+    emitAll(newest { frame -> calls.predict(model, frame, own) })
+}
+
+/**
+ * Asks about these frames by a generated class, as `answers(server, model)` does by a model's name:
+ * `answers(server) { digits.classifyNv21(it.bytes, it.width, it.height, it.rotation) }`.
+ *
+ * @param ask asks by this client, and blocks; it runs on a thread of the client
+ */
+public fun <A> Flow<Frame>.answers(server: PocketServe, ask: (Frame) -> A): Flow<FrameAnswer<A>> {
+    val calls = server.coroutines()
+    return newest { frame -> calls.call { ask(frame) } }
+}
+
+/** A frame that the server dropped for a newer one of its stream has no answer, and that is no error. */
+private fun <A> Flow<Frame>.newest(ask: suspend (Frame) -> A): Flow<FrameAnswer<A>> =
+    conflate().mapNotNull { frame ->
+        try {
+            FrameAnswer(frame, ask(frame))
+        } catch (error: PocketServeException) {
+            if (error.code != "SUPERSEDED") throw error
+            null
+        }
     }
