@@ -5,6 +5,7 @@ That they compile and answer is tested in ``android/test_codegen.py``.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from codegen_models import HOSTILE_LABELS
 from conftest import MODELS, Server, start_server
 from pocketserve import __version__
 from pocketserve.cli import main
+from pocketserve.codegen import names
 from pocketserve.codegen.escapes import comment, java_string, kotlin_string
 from pocketserve.codegen.names import (
     RESERVED,
@@ -100,6 +102,22 @@ def test_the_sizes_of_an_input_have_a_name_of_their_own(language: str, names: tu
 def test_equal_names_are_told_apart_whatever_their_case() -> None:
     names = distinct(["CRANE", "CRANE", "CRANE_1", "crane", "OTHER"])
     assert names[0] == "CRANE" and names[-1] == "OTHER" and len({name.casefold() for name in names}) == 5
+
+
+def test_no_class_is_called_as_one_that_the_templates_mention() -> None:
+    """A class Throws would take the place of Kotlin's annotation in its own file."""
+    templates = Path(names.__file__).parent / "templates"
+    code = "\n".join(
+        line
+        for path in templates.glob("*.j2")
+        for line in path.read_text("utf-8").splitlines()
+        if not line.strip().startswith(("*", "/**", "{#", "//"))
+    )
+    annotations = set(re.findall(r"@(\w+)", code))
+    arrays = set(re.findall(r"\b\w+Array(?:List)?\b", code)) - {"toArray"}
+    made = set(re.findall(r"\b(?:new|throw new) (\w+)", code))
+    assert {"Throws", "Override"} <= annotations and "FloatArray" in arrays and "IllegalArgumentException" in made
+    assert annotations | arrays | made <= USED_CLASSES
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ RESERVED = frozenset(_WORDS.split())
 """Words that mean something in Java or in Kotlin."""
 
 _USED = """
-    Any Array ArrayList Box Byte ByteBuffer Datatype Double Float InferResult Int Integer Label List Long Nv21 Object
-    Outputs Override PocketServe PocketServeException PredictOptions Prediction Row ServedModel Short String System
-    Tensor TensorShape TypedAnswer Unit
+    Any Array ArrayList BooleanArray Box Byte ByteArray ByteBuffer Datatype Double DoubleArray Float FloatArray
+    IllegalArgumentException InferResult Int IntArray Integer JvmField JvmOverloads JvmStatic Label List Long LongArray
+    Nv21 Object Outputs Override PocketServe PocketServeException PredictOptions Prediction Row ServedModel Short
+    ShortArray String System Tensor TensorShape Throws TypedAnswer Unit
 """
 USED_CLASSES = frozenset(_USED.split())
 """Classes that generated ones mention or hold, so that none of these can be called so."""
