@@ -34,14 +34,15 @@ class HeldServer:
 
     Args:
         folder: for the token's file.
+        settings: other than the usual ones.
 
     Attributes:
         model: digits, loaded; it is held from ``model.hold`` to ``model.go``.
         addresses: the socket's port, HTTP's and the token's file, as texts.
     """
 
-    def __init__(self, folder: Path) -> None:
-        config = Config(models_dir=MODELS, state_dir=STATE, http_port=0, socket_port=0, quarantine=False)
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        config = Config(models_dir=MODELS, state_dir=STATE, http_port=0, socket_port=0, quarantine=False, **settings)
         self.service = Service(config, TOKEN)
         guard = Guard(TOKEN, config.allowed_hosts)
         app = create_server_app(self.service, guard)

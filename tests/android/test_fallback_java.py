@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import MODELS, ROOT, Server
+from held_server import HeldServer
 
 from .conftest import load_script
 
 pytestmark = [pytest.mark.java, pytest.mark.live]
+PICTURE = (MODELS / "digits/samples/7.png").read_bytes()
 SCRIPT: Any = load_script(ROOT / "android_bridge" / "build.py")
 
 
@@ -41,3 +44,26 @@ def test_two_servers(built: tuple[Any, Path, Path], new_server: Any, tmp_path: P
     outcomes = build.run_tests(library, tests, ["dev.pocketserve.bridge.FallbackLiveTest"], where)
     assert outcomes and not [outcome.trace for outcome in outcomes if outcome.trace], outcomes[0].trace
     assert phone.process.wait(30) != 0
+
+
+@pytest.mark.parametrize("transport", ["HTTP", "SOCKET"])
+def test_a_full_queue(built: tuple[Any, Path, Path], server: Server, tmp_path: Path, transport: str) -> None:
+    """The first server, whose model is held, refuses: the other one answers."""
+    build, library, tests = built
+    first = HeldServer(tmp_path, queue_limit=1)
+    sockets, http, token = first.addresses
+    where = {"pocketserve.phone.socket": sockets, "pocketserve.phone.http": http, "pocketserve.phone.token": token}
+    where |= properties("pocketserve", server, tmp_path)
+    where |= {"pocketserve.transport": transport, "pocketserve.digits": str(MODELS / "digits/samples")}
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            first.model.hold(pool)
+            try:
+                first.model.send(lambda: first.model.peer.ask("POST /predictions/digits", PICTURE))
+                outcomes = build.run_tests(library, tests, ["dev.pocketserve.bridge.FallbackBusyTest"], where)
+            finally:
+                first.model.go()
+            assert first.model.peer.answer().status == 200
+    finally:
+        first.close()
+    assert outcomes and not [outcome.trace for outcome in outcomes if outcome.trace], outcomes[0].trace

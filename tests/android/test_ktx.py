@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from conftest import MODELS, ROOT, Server, start_server
+from held_server import HeldServer, until
 from sequence_models import FEEDBACK, running_sum
 
 from .conftest import Compile, load_script
-from .held_server import HeldServer, until
 
 pytestmark = [pytest.mark.java, pytest.mark.live]
 

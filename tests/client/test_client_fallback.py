@@ -8,11 +8,13 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from conftest import MODELS, Server
+from held_server import TOKEN, HeldServer
 from pocketserve_client import AddressError, Client, FallbackServer, ServerError, ServerUnreachableError
 
 pytestmark = pytest.mark.live
@@ -102,6 +104,43 @@ def test_a_refusal_goes_to_the_other_server(client, phone, server, transport):
     with Client(url(phone, transport), phone.token) as alone, pytest.raises(ServerError) as refusal:
         alone.predict("petals", FLOWER.tolist(), parameters=BACKGROUND)  # never by itself
     assert refusal.value.code == "LOW_POWER"
+
+
+def test_a_full_queue_goes_to_the_other_server(server, transport, tmp_path):
+    """QUEUE_FULL (429) while the model is busy, SHUTTING_DOWN (503) at the end; in between the first one answers."""
+    first = HeldServer(tmp_path, queue_limit=1)
+    sockets, http, _token = first.addresses
+    address = f"http://127.0.0.1:{http}" if transport == "http" else f"socket://127.0.0.1:{sockets}"
+    fallback = FallbackServer(url(server, transport), server.token)
+    try:
+        with (
+            ThreadPoolExecutor(1) as pool,
+            Client(address, TOKEN, timeout=LIMIT_S, fallback=fallback) as client,
+            Client(address, TOKEN, timeout=LIMIT_S) as alone,
+        ):
+            first.model.hold(pool)
+            try:
+                waiting = first.model.send(lambda: first.model.peer.ask("POST /predictions/digits", DIGIT))
+                refused_by_the_first(client, alone, "QUEUE_FULL", url(server, transport))
+            finally:
+                first.model.go()
+            answer = first.model.peer.answer()
+            assert (answer.request_id, answer.status) == (waiting, 200)
+            assert client.predict("digits", DIGIT).server == address
+            first.service.drain(0)
+            refused_by_the_first(client, alone, "SHUTTING_DOWN", url(server, transport))
+    finally:
+        first.close()
+
+
+def refused_by_the_first(client: Client, alone: Client, code: str, other: str) -> None:
+    """Waiting for the answer or not; without a fallback it is the error."""
+    with pytest.raises(ServerError) as refusal:
+        alone.predict("digits", DIGIT)
+    assert refusal.value.code == code
+    answer = client.predict("digits", DIGIT, top_k=1)
+    assert (answer.server, answer["predictions"][0]["label"]) == (other, "7")
+    assert client.async_predict("digits", DIGIT).result().server == other
 
 
 def test_a_wrong_request_is_wrong_anywhere(client, phone, server):
