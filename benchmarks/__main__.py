@@ -14,6 +14,7 @@ from benchmarks import (
     against_peers,
     batching,
     cold_start,
+    engines,
     fairness,
     idle,
     java,
@@ -48,6 +49,7 @@ BENCHMARKS: Benchmarks = {
     "O1": overload.run,
     "L1": idle.run,
     "J1": java.run,
+    "E1": engines.run,
     "I1": lambda effort: [*pictures.run()],
 }
 

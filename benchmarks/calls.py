@@ -166,11 +166,11 @@ def http(port: int, path: str, body: bytes, *headers: str, keep_alive: bool = Tr
     )
 
 
-def http_binary(port: int, model: str, values: np.ndarray) -> Call:
-    """An Open Inference Protocol request with binary tensors."""
+def http_binary(port: int, model: str, values: np.ndarray, prefix: str = "") -> Call:
+    """An Open Inference Protocol request with binary tensors; ``prefix`` stands before its path."""
     body, json_length = oip_body(values)
     headers = (f"Inference-Header-Content-Length: {json_length}", "Content-Type: application/octet-stream")
-    return http(port, f"/v2/models/{model}/infer", body, *headers)
+    return http(port, f"{prefix}/v2/models/{model}/infer", body, *headers)
 
 
 def request_frame(model: str, values: np.ndarray, name: str = "x", **parameters: object) -> bytes:

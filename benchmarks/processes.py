@@ -138,13 +138,16 @@ def pinned(core: int) -> Iterator[None]:
 @contextmanager
 def process(
     command: Sequence[str],
-    core: int = SERVER_CORE,
+    core: int | None = SERVER_CORE,
     environment: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
+    output: Path | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A child on a core of its own, with all the children it will have; it is ended at the end.
 
     Args:
+        core: None lets it run on every core.
+        output: takes its standard output; None keeps that for whoever reads it.
         log: takes its standard error; None keeps that for the error.
 
     Raises:
@@ -154,11 +157,13 @@ def process(
     paths = [(environment or {}).get("PYTHONPATH"), str(ROOT), os.environ.get("PYTHONPATH")]
     surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     with contextlib.nullcontext(log) if log is not None else tempfile.TemporaryFile() as log:
-        with pinned(core):
+        with contextlib.ExitStack() as stack:
+            if core is not None:
+                stack.enter_context(pinned(core))
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.PIPE if output is None else stack.enter_context(output.open("wb")),
                 stderr=log,
                 env=surroundings,
                 start_new_session=True,
@@ -195,7 +200,7 @@ def _signal_group(pid: int, number: int) -> None:
 def our_server(
     models: Path,
     *options: str,
-    core: int = SERVER_CORE,
+    core: int | None = SERVER_CORE,
     environment: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
     python: str = sys.executable,

@@ -74,7 +74,7 @@ ENVIRONMENTS = {
     # A real Ray, with packages that nothing else here needs.
     "ray": Environment(
         ".venv-ray",
-        ("ray", "tflite", "onnx", "image"),
+        ("ray", "gunicorn", "tflite", "onnx", "image"),
         constraints="constraints-ray.txt",
         also=("onnx>=1.16", "pytest>=8.2", "pytest-xdist", "hypothesis", "tritonclient[http]"),
     ),
