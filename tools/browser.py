@@ -18,12 +18,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from android_toolchain import MIRROR_VARIABLE, ROOT, ToolchainError, require, say, system_mirror
+from android_toolchain import MIRROR_VARIABLE, ROOT, ToolchainError, require, run, say, system_mirror
 from debian_root import fetch_root
 
 
@@ -55,6 +55,7 @@ RELEASE: Final = "bookworm"
 FONTS: Final = ("fonts-dejavu-core", "fontconfig-config")
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 START_TIMEOUT_S: Final = 60.0
+LIGHTHOUSE: Final = "lighthouse@12.8.2"  # the last for Node 20
 
 
 def find(name: str) -> Path | None:
@@ -72,17 +73,47 @@ def provide(name: str, folder: Path | None = None, mirror: str | None = None) ->
     """
     if folder is None and (installed := find(name)) is not None:
         return installed
-    folder = (folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".browsers")).absolute() / name
+    program = _folder(folder) / name / name
+    _make_once(
+        program.parent,
+        lambda: _fetch(BROWSERS[name], program, mirror or os.environ.get(MIRROR_VARIABLE) or system_mirror()),
+    )
+    return program
+
+
+def provide_lighthouse() -> list[str]:
+    """Return the command of Lighthouse, which judges a page in Chromium; npm fetches it the first time (220 MB).
+
+    Raises:
+        ToolchainError: there is no npm, or it cannot be fetched.
+    """
+    folder = _folder() / "lighthouse"
+    _make_once(folder, lambda: _fetch_lighthouse(folder))
+    return ["node", str(folder / "node_modules" / "lighthouse" / "cli" / "index.js")]
+
+
+def _folder(folder: Path | None = None) -> Path:
+    return (folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".browsers")).absolute()
+
+
+def _make_once(folder: Path, make: Callable[[], None]) -> None:
+    """Fill a folder, unless it was filled by this very file."""
     folder.mkdir(parents=True, exist_ok=True)
-    program, stamp = folder / name, folder / "made-from"
+    stamp = folder / "made-from"
     inputs = hashlib.sha256(f"{folder}\0{Path(__file__).read_text('utf-8')}".encode()).hexdigest()
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (stamp.exists() and stamp.read_text() == inputs):
             stamp.unlink(missing_ok=True)
-            _fetch(BROWSERS[name], program, mirror or os.environ.get(MIRROR_VARIABLE) or system_mirror())
+            make()
             stamp.write_text(inputs)
-    return program
+
+
+def _fetch_lighthouse(folder: Path) -> None:
+    require("npm")
+    say("fetching Lighthouse from npm …")
+    command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder)]
+    run([*command, LIGHTHOUSE], "Lighthouse cannot be fetched")
 
 
 def _fetch(browser: Browser, program: Path, mirror: str) -> None:

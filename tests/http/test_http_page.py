@@ -88,6 +88,13 @@ def test_other_paths_are_no_page(wire, refused) -> None:
     refused(wire.one(wire.write("POST", "/web/index.html", body=b"{}")), 404, "NOT_FOUND")
 
 
+def test_the_page_learns_that_a_token_is_asked_for(wire) -> None:
+    """Before it asks its visitor: a refused request would stand in the log of each visit."""
+    answer = wire.one(get("/web/access.json"))
+    assert (answer.status, json.loads(answer.body)) == (200, {"token": True})
+    assert answer.headers["content-type"] == "application/json" and SECURITY.items() <= answer.headers.items()
+
+
 @pytest.mark.parametrize("etag", ["{}", "W/{}", '"other", {}', "*", '"a",{} ,"b"'])
 def test_a_file_that_the_browser_has(wire, etag: str) -> None:
     """304 without a body, with the headers that hold for it."""

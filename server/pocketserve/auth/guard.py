@@ -100,6 +100,11 @@ class Guard:
         self._token = token.encode("ascii") if token is not None else None
         self._hosts = LOOPBACK_HOSTS | {host.lower() for host in extra_hosts}
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether everybody is let in."""
+        return self._token is None
+
     def _is_own_name(self, name: str) -> bool:
         return name in self._hosts or is_loopback(name) or _FRESH_ORIGIN.fullmatch(name) is not None
 

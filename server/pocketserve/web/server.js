@@ -21,7 +21,8 @@ export const session = {
 
 /** Whether the server asks for no token: it was started with --no-auth. */
 export function isOpen() {
-  return send("GET", "/v2", null, { bearer: null, timeoutMs: OPEN_TIMEOUT_MS }).then(() => true, () => false);
+  const asked = send("GET", "/web/access.json", null, { bearer: null, timeoutMs: OPEN_TIMEOUT_MS });
+  return asked.then((answer) => answer.json()).then(({ token }) => !token, () => false);
 }
 
 /** Take the one-time ticket out of the address, so that it is in no bookmark and no reload. */

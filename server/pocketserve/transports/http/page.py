@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from pocketserve_wire import ApiError, ErrorCode
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "web"
 INDEX: Final = "/web/index.html"
+ACCESS: Final = "/web/access.json"
 HTML: Final = "text/html"
 
 # Not those of the module mimetypes: it reads the system's files, and a wrong type for .js stops every module.
@@ -62,18 +64,25 @@ class PageFile(NamedTuple):
 
 def read_page(folder: Path = FOLDER) -> dict[str, PageFile]:
     """Return the page's files by the path of a request."""
-    files = {}
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in CONTENT_TYPES and path.is_file():
-            content = path.read_bytes()
-            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            files[f"/web/{path.relative_to(folder).as_posix()}"] = PageFile(content, CONTENT_TYPES[path.suffix], etag)
-    return files
+    return {
+        f"/web/{path.relative_to(folder).as_posix()}": _page_file(path.read_bytes(), CONTENT_TYPES[path.suffix])
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in CONTENT_TYPES and path.is_file()
+    }
+
+
+def _access_file(guard: Guard) -> PageFile:
+    """Return what the page asks before it asks its visitor: whether a token is needed."""
+    return _page_file(json.dumps({"token": not guard.is_open}).encode(), "application/json")
+
+
+def _page_file(content: bytes, content_type: str) -> PageFile:
+    return PageFile(content, content_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
 def create_page(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
     """Return the callable for the page's files; ``fallback`` answers everything else."""
-    files = functools.cache(read_page)
+    files = functools.cache(lambda: {**read_page(), ACCESS: _access_file(guard)})
 
     def page(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
