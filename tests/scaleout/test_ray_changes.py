@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import requests
 
 from gunicorn_server import wait_until
 from places import MODELS
 from pocketserve_client import Client
 from ray_server import RayServer, command_line, descendants, ray_server
+from sequence_models import FEEDBACK, running_sum
 
 pytestmark = [pytest.mark.ray, pytest.mark.live, pytest.mark.alone]
 CLIENTS = 4
@@ -122,3 +124,51 @@ def test_haproxy_in_front(tmp_path: Path, tmp_path_factory: pytest.TempPathFacto
             os.kill(old[0], signal.SIGKILL)
             wait_until(replaced(server, old), server.log)
         assert description(server) == "first"
+
+
+def keep_adding(server: RayServer, number: int, ended: threading.Event) -> tuple[int, int]:
+    """Step through sequences, begun anew where a step is refused; return how many were right, and refused."""
+    right = refused = total = 0
+    tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}
+    headers = {"Authorization": f"Bearer {server.token}"}
+    while not ended.is_set():
+        body = {"inputs": [tensor], "parameters": {"sequence_id": number, "sequence_start": not total}}
+        answer = requests.post(f"{server.url}/v2/models/sum/infer", json=body, headers=headers, timeout=ENDING_S)
+        if not answer.ok:
+            refused, total = refused + 1, 0
+            continue
+        total += 2
+        assert answer.json()["outputs"][0]["data"] == [total], "wrong without a word"
+        right += 1
+    return right, refused
+
+
+def test_sequences_are_never_wrong_while_replicas_change(tmp_path: Path) -> None:
+    """Their replica is killed, and the folder deployed again: each step is right or refused, and they go on."""
+    models = tmp_path / "models"
+    (models / "sum").mkdir(parents=True)
+    running_sum(models / "sum/sum.onnx", 2)
+    (models / "sum/model.toml").write_text(FEEDBACK)
+    ended = threading.Event()
+    with ray_server(tmp_path, models, "--replicas", "1") as server, ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(keep_adding, server, number + 1, ended) for number in range(CLIENTS)]
+        try:
+            old = server.replicas("pocketserve-sum")
+            os.kill(old[0], signal.SIGKILL)
+            wait_until(lambda: set(server.replicas("pocketserve-sum")) - set(old), server.log)
+            done = server.change(models, "--replicas", "2")
+            assert done.returncode == 0, done.stderr
+            wait_until(lambda: added_alone(server), server.log)
+        finally:
+            ended.set()
+        results = [client.result(ENDING_S) for client in clients]
+    assert all(right and refused for right, refused in results), results
+
+
+def added_alone(server: RayServer) -> bool:
+    """Whether a new sequence is answered, after which every client had time for a step."""
+    only = threading.Event()
+    timer = threading.Timer(1.0, only.set)
+    timer.start()
+    right, refused = keep_adding(server, CLIENTS + 1, only)
+    return right > 0 and refused == 0

@@ -25,10 +25,11 @@ _FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
 
 
 class Replicas(NamedTuple):
-    """Bounds of the number of replicas."""
+    """Bounds of the number of replicas, and the processors that each takes from Ray."""
 
     least: int
     most: int
+    cpus: int
 
 
 def deploy_folder(config: Config, replicas: Replicas) -> list[str]:
@@ -39,13 +40,13 @@ def deploy_folder(config: Config, replicas: Replicas) -> list[str]:
     Raises:
         StartError: why a replica cannot start.
     """
-    slots = config.state_dir.absolute()
-    handle = _run(_NAME, "/", dataclasses.replace(config, sequences=False), slots, _several(replicas))
+    slots, share = config.state_dir.absolute(), {"ray_actor_options": {"num_cpus": replicas.cpus}}
+    handle = _run(_NAME, "/", dataclasses.replace(config, sequences=False), slots, _several(replicas) | share)
     names: list[str] = handle.stateful_models.remote().result(timeout_s=_STUCK_S)
     for name in names:
         own = dataclasses.replace(config, load=(name,))
         # No surge: of two replicas each would miss steps. The old one has left when the new one is asked.
-        _run(f"{_NAME}-{name}", f"/v2/models/{name}", own, slots / "sequences" / name, {"num_replicas": 1})
+        _run(f"{_NAME}-{name}", f"/v2/models/{name}", own, slots / "sequences" / name, {"num_replicas": 1, **share})
     current = {_NAME, *(f"{_NAME}-{name}" for name in names)}
     for application in serve.status().applications.keys() - current:
         if application.startswith(f"{_NAME}-"):
@@ -72,7 +73,6 @@ def _run(name: str, path: str, config: Config, slots: Path, options: dict[str, A
         health_check_period_s=1,
         health_check_timeout_s=_STUCK_S,
         max_constructor_retry_count=1,
-        ray_actor_options={"num_cpus": config.threads},
         **options,
     )
     target = serve.RunTarget(target=deployment.bind(config, slots), name=name, route_prefix=path)

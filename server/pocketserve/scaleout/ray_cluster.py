@@ -21,11 +21,10 @@ _FOLDERS = Path("/tmp")  # Ray's socket names may have 107 bytes
 
 
 @contextlib.contextmanager
-def local_cluster(config: Config, cpus: int, *, haproxy: bool) -> Iterator[str]:
+def local_cluster(config: Config, *, haproxy: bool) -> Iterator[str]:
     """Start Ray with its ports on loopback; yields its address. Nothing of it is left at the end.
 
     Args:
-        cpus: what it may give to replicas, whatever the machine has.
         haproxy: whether HAProxy takes the requests. It has two more ports, for figures, on all addresses.
     """
     with tempfile.TemporaryDirectory(prefix="ps-", dir=_FOLDERS) as folder:  # only ours: Ray opens its own to everybody
@@ -33,7 +32,7 @@ def local_cluster(config: Config, cpus: int, *, haproxy: bool) -> Iterator[str]:
         _keep_to_loopback()
         if haproxy:
             _set_up_haproxy(Path(folder))
-        with _connection("local", num_cpus=cpus, include_dashboard=False, _temp_dir=f"{folder}/ray") as address:
+        with _connection("local", include_dashboard=False, _temp_dir=f"{folder}/ray") as address:
             try:
                 _start_serve(config)
                 yield address

@@ -15,6 +15,7 @@ from pocketserve.cli import EXIT_DONE, CommandError
 from pocketserve.cli.output import print_text
 from pocketserve.config import Config, load_config
 from pocketserve.messages import listed, plural
+from pocketserve.system import is_loopback
 
 _MAX_REPLICAS = 1000
 _MAX_NAMED = 8  # models that are named at start
@@ -51,11 +52,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.address:
         with running_cluster(config, options.address):
-            _deploy(config, options.replicas)
+            _deploy(config, options.replicas, options.address)
         return EXIT_DONE
-    cpus = (2 * options.replicas[1] + len(config.load)) * config.threads  # also for new replicas beside old ones
-    with local_cluster(config, cpus, haproxy=options.haproxy) as address:
-        _deploy(config, options.replicas)
+    with local_cluster(config, haproxy=options.haproxy) as address:
+        _deploy(config, options.replicas, address)
         print_text(f"to change what is served: pocketserve scale FOLDER --address {address}")
         _until_stopped(config)
     return EXIT_DONE
@@ -85,7 +85,7 @@ def _settings(folder: Path) -> Config:
     return dataclasses.replace(config, load=config.load or tuple(models), threads=config.threads or 1, **places)
 
 
-def _deploy(config: Config, replicas: tuple[int, int]) -> None:
+def _deploy(config: Config, replicas: tuple[int, int], address: str) -> None:
     from pocketserve.scaleout.ray_applications import (
         Replicas,
         deploy_folder,
@@ -93,7 +93,9 @@ def _deploy(config: Config, replicas: tuple[int, int]) -> None:
 
     if config.auth:
         ensure_token(config.token_file)
-    stateful = deploy_folder(config, Replicas(*replicas))
+    # Of a machine by itself nothing is reserved: no other one could be chosen.
+    cpus = 0 if is_loopback(address.rpartition(":")[0]) else config.threads
+    stateful = deploy_folder(config, Replicas(*replicas, cpus))
     count = plural(replicas[1], "replica") if replicas[0] == replicas[1] else f"{replicas[0]} to {replicas[1]} replicas"
     print_text(f"serving {config.models_dir} at http://{config.host}:{config.http_port} from {count}")
     if stateful:
