@@ -1,16 +1,27 @@
 // Reads Prometheus' text, and makes the series of the charts from samples of it.
 const LINE = /^(\w+)(?:\{(.*)\})? (\S+)$/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
+const SHOWN = new Set([
+  ...["requests_total", "request_seconds_bucket", "queue_length", "models_memory_bytes", "memory_budget_bytes", "low_power",
+    "battery_charge_ratio", "usable_cores", "info", "model_device"].map((name) => `pocketserve_${name}`),
+  "process_resident_memory_bytes",
+]);
 const WINDOW = 15; // samples over which quantiles are taken: half a minute
 
-/** Text -> {name: [{labels, value}]}. */
+/** Text -> {name: [{labels, value}]}, of what the page shows: hundreds of samples are kept. */
 export function parseMetrics(text) {
   const metrics = {};
-  for (const line of text.split("\n")) {
-    const match = LINE.exec(line);
-    if (match) (metrics[match[1]] ??= []).push({ labels: readLabels(match[2] ?? ""), value: readValue(match[3]) });
+  for (const [, name, labels, value] of text.split("\n").map((line) => LINE.exec(line) ?? [])) {
+    if (SHOWN.has(name)) note(metrics[name] ??= [], readLabels(labels ?? ""), readValue(value));
   }
   return metrics;
+}
+
+/** Add an entry; those of a histogram are summed over everything but their limit. */
+function note(entries, labels, value) {
+  const same = entries.find((entry) => labels.le !== undefined && entry.labels.le === labels.le);
+  if (same) same.value += value;
+  else entries.push({ labels: labels.le === undefined ? labels : { le: labels.le }, value });
 }
 
 function readLabels(text) {
