@@ -65,7 +65,7 @@ def test_what_other_runs_rely_on_may_not_be_skipped() -> None:
     """What ``all`` leaves out ``make test`` alone has; all else ``all`` has: no missing package goes unnoticed."""
     assert KINDS["dev"].only_here == KINDS["all"].had and KINDS["all"].complete
     assert _had_to_run(KINDS["dev"], TESTS / "tasks/test_wordpiece.py")
-    assert not _had_to_run(KINDS["dev"], TESTS / "http/test_http_lifecycle.py")
+    assert not _had_to_run(KINDS["dev"], TESTS / "cli/test_cli_commands.py")
 
 
 def test_what_a_run_does_without_is_left_out_and_told(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ warnings = false
 deterministic = true
 no-shrink = true
 database = "none"
-max-examples = 60
+max-examples = 25
 
 # Without names that exist, every answer would be "unknown model".
 [dictionaries]
