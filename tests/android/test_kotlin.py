@@ -13,7 +13,7 @@ import pytest
 from conftest import MODELS, ROOT, Server
 from pocketserve_client import Client
 
-from .codegen_apps import generate
+from .codegen.codegen_apps import generate
 from .conftest import Compile, load_script
 
 pytestmark = [pytest.mark.java, pytest.mark.live]

@@ -14,7 +14,7 @@ import pytest
 
 from conftest import MODELS, ROOT, Server
 
-from .codegen_apps import class_path, run
+from .codegen.codegen_apps import class_path, run
 from .conftest import Compile
 
 pytestmark = [pytest.mark.java, pytest.mark.live]
