@@ -1,4 +1,4 @@
-"""The same attacks on the page in a real Chromium: a page of another port, a frame, a worker that was left behind."""
+"""Attacks on the page in a real Chromium: a page of another port, a frame, a worker left behind, a port taken."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
 
 from browser_tool import tool
-from conftest import StartServer
+from browsing import launch, ticket, visit
+from conftest import Server, StartServer
 from ports import free_port
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.live]
 START_S = 120.0
@@ -171,3 +175,86 @@ def test_a_worker_that_was_left_behind(new_server: StartServer, models_copy: Pat
     with left_open(profile, address):
         until(is_cured)
     until(lambda: "Pocketserve" in browse(profile, address)[0])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium that tests drive."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = launch(playwright)
+        yield started
+        started.close()
+
+
+@contextmanager
+def hijacker(port: int, status: int) -> Iterator[list[str]]:
+    """An app that takes a port and answers everything with a status; yields what it was sent."""
+    heard: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            heard.append(f"{self.requestline} {self.headers} {body!r}")
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        try:
+            yield heard
+        finally:
+            running.shutdown()
+            thread.join(START_S)
+
+
+@pytest.fixture
+def port_server(models_copy: Path, new_server: StartServer) -> Server:
+    """A server whose port another app can take once it has ended."""
+    return new_server(models_copy, "--http-port", str(free_port()))
+
+
+SESSION = "sessionStorage.getItem('pocketserve-session')"
+
+
+@pytest.mark.parametrize("status", [401, 200])
+@pytest.mark.parametrize("way", ["token", "ticket"])
+def test_an_app_that_takes_the_port(browser: Browser, port_server: Server, status: int, way: str) -> None:
+    """The server ends while its page is open: who has the port then is sent neither the token nor the session."""
+    token = str(port_server.token)
+    with visit(browser, port_server, locale="en-US") as here:
+        here.page.goto(port_server.url if way == "token" else f"{port_server.url}/#ticket={ticket(port_server)}")
+        if way == "token":
+            here.page.fill("#token", token)
+            here.page.click("form button")
+        here.page.wait_for_selector("article")
+        session = here.page.evaluate(SESSION)
+        port_server.stop()
+        here.page.wait_for_function(f"() => {SESSION} === null")
+        with hijacker(port_server.port, status) as heard:
+            here.page.wait_for_selector(".notice:has-text('Your session has ended')")
+    assert heard and session
+    assert not [each for each in heard if token in each or session in each or not each.startswith("GET /metrics ")]
+
+
+def test_an_app_that_takes_the_port_at_once(browser: Browser, port_server: Server) -> None:
+    """Before the page could notice: it may be sent the session, which ended with the server, and never the token."""
+    token = str(port_server.token)
+    with visit(browser, port_server, locale="en-US") as here:
+        here.page.goto(port_server.url)
+        here.page.fill("#token", token)
+        here.page.click("form button")
+        here.page.wait_for_selector("article")
+        port_server.stop()
+        with hijacker(port_server.port, 401) as heard:
+            here.page.wait_for_selector(".notice:has-text('Your session has ended')")
+        assert not here.page.evaluate("document.querySelector('#token').value")
+    assert heard and not [each for each in heard if token in each or "/web/ticket" in each]

@@ -3,8 +3,6 @@ const SESSION = "pocketserve-session";
 const ANSWER_TIMEOUT_MS = 120_000; // a model's first request may import its framework
 const OPEN_TIMEOUT_MS = 5000; // then the form for the token is shown
 
-let typedToken = ""; // kept while this page lives: a server that was restarted knows no session of before
-
 /** What came instead of an answer. `status` is 0 where no answer came; `code` is the server's stable code. */
 export class Failure extends Error {
   constructor(status, code, text, retryAfterS = 0) {
@@ -38,35 +36,19 @@ export async function enter(ticket) {
   session.set((await answer.json()).session);
 }
 
-/** Change the token for a session; the token itself is stored nowhere. */
+/** Change the token for a session. The token is kept nowhere: another app may have the port by the next request. */
 export async function enterByToken(token) {
   const answer = await send("POST", "/web/ticket", "", { bearer: token });
   await enter((await answer.json()).ticket);
-  typedToken = token;
 }
 
-/** Ask with the session. After a restart of the server the session is made anew where the token is known. */
-export async function ask(method, path, body, options = {}) {
-  try {
-    return await send(method, path, body, { bearer: session.get(), ...options });
-  } catch (failure) {
-    if (failure.status !== 401 || !typedToken) throw failure;
-  }
-  await renew();
+/** Ask with the session. */
+export function ask(method, path, body, options = {}) {
   return send(method, path, body, { bearer: session.get(), ...options });
 }
 
 export async function askJson(method, path, body, options = {}) {
   return (await ask(method, path, body, options)).json();
-}
-
-async function renew() {
-  try {
-    await enterByToken(typedToken);
-  } catch (failure) {
-    if (failure.status === 401) typedToken = "";
-    throw failure;
-  }
 }
 
 async function send(method, path, body, { bearer, json = false, signal, timeoutMs = ANSWER_TIMEOUT_MS }) {

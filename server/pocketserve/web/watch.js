@@ -1,5 +1,5 @@
 // Asks for the server's numbers every two seconds while the page is seen: the charts, and whether the server is there.
-import { ask } from "./server.js";
+import { ask, session } from "./server.js";
 import { parseMetrics } from "./metrics.js";
 
 const PERIOD_MS = 2000;
@@ -10,10 +10,12 @@ export const watched = { state: "unknown", samples: [], since: 0 };
 
 let timer = 0;
 let changed = () => {};
+let entered = false; // by a session, which ends with the server's process
 
 /** Begin; `onChange` is called after each sample, and when the server comes or goes. */
 export function startWatch(onChange) {
   changed = onChange;
+  entered = session.get() !== null;
   document.addEventListener("visibilitychange", again);
   again();
 }
@@ -32,16 +34,22 @@ async function tick() {
   const before = watched.state;
   try {
     const text = await (await ask("GET", "/metrics", null, { timeoutMs: PATIENCE_MS })).text();
-    watched.samples.push({ time: Date.now() / 1000, values: parseMetrics(text) });
-    watched.samples.splice(0, watched.samples.length - KEPT);
-    watched.state = "there";
+    keep({ time: Date.now() / 1000, values: parseMetrics(text) });
+    watched.state = entered && session.get() === null ? "locked" : "there";
   } catch (failure) {
     watched.state = stateOf(failure);
   }
+  // Who answers at this port after two misses may be another app: it is sent no session, and gets no input.
+  if (watched.state === "away" && before === "away") session.end();
   changed(watched.state !== before ? before : null);
   if (watched.state === "locked") return;
   clearTimeout(timer);
   if (!document.hidden) timer = setTimeout(tick, PERIOD_MS);
+}
+
+function keep(sample) {
+  watched.samples.push(sample);
+  watched.samples.splice(0, watched.samples.length - KEPT);
 }
 
 function stateOf(failure) {

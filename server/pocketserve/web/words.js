@@ -10,7 +10,7 @@ const TABLE = {
   "server.away": ["No server", "Χωρίς διακομιστή"],
   "server.frozen": ["Server stands still", "Δεν αποκρίνεται"],
   "away.title": ["The server does not answer.", "Ο διακομιστής δεν απαντά."],
-  "away.help": ["Start it in Termux: pocketserve serve. This page goes on by itself.", "Ξεκινήστε τον στο Termux: pocketserve serve. Η σελίδα συνεχίζει μόνη της."],
+  "away.help": ["Start it in Termux: pocketserve serve. This page notices it by itself.", "Ξεκινήστε τον στο Termux: pocketserve serve. Η σελίδα το αντιλαμβάνεται μόνη της."],
   "frozen.title": ["The server takes long to answer.", "Ο διακομιστής αργεί να απαντήσει."],
   "frozen.help": ["The device may be busy, or Android has frozen Termux: open Termux once. This page goes on by itself.", "Η συσκευή ίσως είναι απασχολημένη, ή το Android πάγωσε το Termux: ανοίξτε το Termux. Η σελίδα συνεχίζει μόνη της."],
   "loading": ["Loading …", "Φόρτωση …"],
