@@ -27,8 +27,16 @@ let looks = 0;
 let locked = ""; // why a token is asked for: "", "ended" or a failure; null for who is in
 
 function readRoute() {
-  const [part, ...rest] = location.hash.slice(1).split("/").map(decodeURIComponent);
-  return { part: part in PARTS ? part : "models", rest };
+  const [part, ...rest] = location.hash.slice(1).split("/").map(decoded);
+  return { part: Object.hasOwn(PARTS, part) ? part : "models", rest };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // anybody may write an address
+  }
 }
 
 function follow() {

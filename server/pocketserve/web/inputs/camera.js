@@ -3,6 +3,7 @@ import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
 import { milliseconds, number } from "../format.js";
 import { element, update } from "../page.js";
 import { Stage } from "../answers/stage.js";
+import { Capture } from "./capture.js";
 import { t } from "../words.js";
 
 const SIDE = 320; // pixels of the longer side that is sent; a model of larger pictures gets its own size
@@ -19,16 +20,19 @@ class CameraInput {
     this.bench = bench;
     this.video = element("video", { className: "shown", muted: true, playsInline: true, attributes: { "aria-label": t("camera.alt") } });
     this.stage = new Stage(this.video);
-    this.stream = null;
+    this.capture = new Capture();
     this.fault = "";
     this.facing = "environment";
     this.name = `page-${Math.random().toString(36).slice(2)}`; // of this tab: two tabs do not supersede each other
     this.tempo = new Tempo();
   }
 
+  get stream() {
+    return this.capture.stream;
+  }
+
   stop() {
-    this.stream?.getTracks().forEach((track) => track.stop());
-    this.stream = null;
+    this.capture.stop();
     this.wake?.();
   }
 
@@ -39,20 +43,20 @@ class CameraInput {
   }
 
   async open() {
-    this.stop();
     const wish = { facingMode: this.facing, width: { ideal: 640 }, height: { ideal: 480 } };
-    try {
-      this.stream = await navigator.mediaDevices.getUserMedia({ video: wish, audio: false });
-    } catch (error) {
-      this.fault = mediaFault(error);
-      return;
-    }
-    this.stream.getVideoTracks()[0].onended = () => this.lose();
-    this.video.srcObject = this.stream;
+    const asked = this.capture.open({ video: wish, audio: false });
+    this.wake?.(); // the loop of the stream before, which has ended
+    const stream = await asked.catch((error) => { this.fault = mediaFault(error); return null; });
+    if (stream !== null) await this.play(stream);
+  }
+
+  async play(stream) {
+    stream.getVideoTracks()[0].onended = () => this.lose();
+    this.video.srcObject = stream;
     await this.video.play();
     this.tempo = new Tempo();
-    this.noteFrames(this.stream);
-    this.loop(this.stream);
+    this.noteFrames(stream);
+    this.loop(stream);
   }
 
   lose() {

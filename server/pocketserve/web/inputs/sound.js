@@ -3,6 +3,7 @@ import { html, nothing } from "/web/vendor/lit-html/lit-html.js";
 import { number } from "../format.js";
 import { element, update } from "../page.js";
 import { faultBefore, mediaFault } from "./camera.js";
+import { Capture } from "./capture.js";
 import { fileField } from "./files.js";
 import { t } from "../words.js";
 
@@ -75,6 +76,8 @@ class SoundFileInput extends SoundInput {
 export const microphone = { name: "microphone", create: (bench) => new MicrophoneInput(bench) };
 
 class MicrophoneInput extends SoundInput {
+  capture = new Capture();
+
   stop() {
     super.stop();
     this.end();
@@ -83,8 +86,7 @@ class MicrophoneInput extends SoundInput {
   end() {
     clearInterval(this.timer);
     if (this.recorder?.state === "recording") this.recorder.stop();
-    this.stream?.getTracks().forEach((track) => track.stop());
-    this.stream = null;
+    this.capture.stop();
   }
 
   async record() {
@@ -94,14 +96,14 @@ class MicrophoneInput extends SoundInput {
   }
 
   async open() {
-    try {
-      this.stream = await navigator.mediaDevices.getUserMedia({ audio: PLAIN });
-    } catch (error) {
-      this.fault = mediaFault(error);
-      return;
-    }
+    const asked = this.capture.open({ audio: PLAIN });
+    const stream = await asked.catch((error) => { this.fault = mediaFault(error); return null; });
+    if (stream !== null) this.begin(stream);
+  }
+
+  begin(stream) {
     const parts = [];
-    this.recorder = new MediaRecorder(this.stream);
+    this.recorder = new MediaRecorder(stream);
     this.recorder.ondataavailable = (event) => parts.push(event.data);
     this.recorder.onstop = () => this.finish(new Blob(parts, { type: this.recorder.mimeType }));
     this.recorder.start();
@@ -119,7 +121,7 @@ class MicrophoneInput extends SoundInput {
   }
 
   view() {
-    const busy = this.stream !== null && this.stream !== undefined;
+    const busy = this.capture.stream !== null;
     return html`<p class="help">${t("sound.help", { seconds: number(LONGEST_MS / 1000, 0) })}</p>
       ${this.problem()}
       <button class="primary" aria-pressed=${busy} @click=${() => (busy ? this.end() : this.record())}>

@@ -13,7 +13,7 @@ const MOST = 4; // versions: more are not seen side by side
 const KEPT = 30; // answers over which times are taken
 
 const bench = new Bench(ask);
-const compared = { model: "", versions: [], results: new Map(), failure: null };
+const compared = { turn: 0, model: "", versions: [], results: new Map(), failure: null };
 
 export function leaveCompare() {
   bench.close();
@@ -66,7 +66,7 @@ async function open(model) {
     const metadata = await askMetadata(model.name, compared.versions[0]);
     if (compared.model === model.name) bench.open(metadata);
   } catch (failure) {
-    compared.failure = failure;
+    if (compared.model === model.name) compared.failure = failure;
   }
   update();
 }
@@ -95,11 +95,20 @@ function agreement(version) {
   return t(summary(first) === summary(own) ? "compare.same" : "compare.differs");
 }
 
-/** Ask every version, one after the other: side by side they would take the cores from each other. */
+/**
+ * Ask every version, one after the other: side by side they would take the cores from each other. It ends where
+ * another input, choice or model has taken the sample's place.
+ */
 async function ask(sample) {
   let last = null;
-  const fresh = compared.versions.filter((version) => !compared.results.has(version));
-  for (const version of compared.versions) last = (await askOne(version, sample)) ?? last;
+  const { model, versions } = compared;
+  const turn = ++compared.turn;
+  const isShown = () => compared.turn === turn && bench.sample === sample && compared.model === model;
+  const fresh = versions.filter((version) => !compared.results.has(version));
+  for (const version of versions) {
+    last = (await askOne(model, version, sample, isShown)) ?? last;
+    if (!isShown()) return last;
+  }
   const first = compared.results.get(compared.versions[0])?.answer;
   update();
   if (first) {
@@ -110,16 +119,17 @@ async function ask(sample) {
   return last;
 }
 
-async function askOne(version, sample) {
+async function askOne(model, version, sample, isShown) {
   const result = compared.results.get(version) ?? { times: [] };
   compared.results.set(version, result);
   try {
-    result.answer = await predict(compared.model, version, bench, sample);
-    result.failure = null;
-    result.times.push(result.answer.timing_ms.infer ?? 0);
+    const answer = await predict(model, version, bench, sample);
+    if (!isShown()) return null;
+    Object.assign(result, { answer, failure: null });
+    result.times.push(answer.timing_ms.infer ?? 0);
     result.times.splice(0, result.times.length - KEPT);
   } catch (failure) {
-    result.failure = failure;
+    if (isShown()) result.failure = failure;
     return failure;
   }
   return null;

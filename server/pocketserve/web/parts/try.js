@@ -10,7 +10,7 @@ import { snippetsView } from "./snippets.js";
 import { t } from "../words.js";
 
 const bench = new Bench(ask);
-const tried = { model: "", version: "", busy: false, failure: null, answer: null, metadata: null };
+const tried = { turn: 0, model: "", version: "", busy: false, failure: null, answer: null, metadata: null };
 
 export function leaveTry() {
   bench.close();
@@ -56,6 +56,7 @@ async function open(model, version) {
     tried.metadata = metadata;
     bench.open(metadata);
   } catch (failure) {
+    if (tried.model !== model || tried.version !== version) return;
     Object.assign(tried, { failure, metadata: null });
   }
   tried.busy = false;
@@ -80,17 +81,19 @@ function againButton() {
   return html`<button @click=${() => bench.again()}>${t("again")}</button>`;
 }
 
-/** Ask about a sample; returns the failure, if there was one. */
+/** Ask about a sample; returns the failure, if there was one. What was asked since has its own answer. */
 async function ask(sample) {
   const { model, version } = tried;
+  const turn = ++tried.turn;
+  const isShown = () => tried.turn === turn && bench.sample === sample && tried.model === model && tried.version === version;
   try {
     const answer = await predict(model, version, bench, sample);
-    if (tried.model !== model || tried.version !== version) return null;
+    if (!isShown()) return null;
     Object.assign(tried, { answer, failure: null });
     sample.draw?.(answer);
     say(summary(answer));
   } catch (failure) {
-    if (failure.code === "SUPERSEDED") return failure;
+    if (failure.code === "SUPERSEDED" || !isShown()) return failure;
     tried.failure = failure;
     update();
     return failure;

@@ -1,0 +1,118 @@
+"""Modules of the page in Node, with stand-ins for what they import: late answers, late streams, odd addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import ROOT
+
+WEB = ROOT / "server" / "pocketserve" / "web"
+IMPORTS = re.compile(r"^import .*$", re.MULTILINE)
+
+STAND_INS = """
+const html = () => "", nothing = "", update = () => {}, say = () => {}, summary = () => "", t = () => "";
+const refreshModels = async () => {}, waiting = [], location = { port: "8470" };
+class Bench {
+  constructor(run) { this.run = run; this.sample = null; }
+  submit(sample) { this.sample = sample; return this.run(sample); }
+  close() { this.sample = null; }
+}
+const predict = (model, version, bench, sample) => new Promise((resolve, reject) => {
+  const answer = () => resolve({ of: sample, predictions: [], timing_ms: {} });
+  waiting.push({ asked: `${model} ${version} ${sample}`, answer, fail: () => reject({ code: `of ${sample}` }) });
+});
+const settle = () => new Promise((done) => setImmediate(done));
+"""
+
+
+def run_module(path: str, script: str, folder: Path, more: str = "") -> Any:
+    """Run a module with stand-ins in front and a script behind; returns what the script prints."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.fail("node is missing: install nodejs, which runs the page's modules")
+    file = folder / "module.mjs"
+    file.write_text(STAND_INS + more + IMPORTS.sub("", (WEB / path).read_text("utf-8")) + script)
+    done = subprocess.run([node, str(file)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("late", ["answer", "fail"])
+def test_late_answer_is_not_shown(tmp_path: Path, late: str) -> None:
+    """Of two inputs the second one's answer stays, whatever becomes of the first."""
+    script = f"""
+    Object.assign(tried, {{ model: "m", version: "1" }});
+    const first = bench.submit("A"), second = bench.submit("B");
+    waiting[1].answer(); await second;
+    waiting[0].{late}(); await first;
+    console.log(JSON.stringify([tried.answer.of, tried.failure]));"""
+    assert run_module("parts/try.js", script, tmp_path) == ["B", None]
+
+
+def test_another_model_is_not_asked_the_old_sample(tmp_path: Path) -> None:
+    """A comparison ends where another model is chosen; the answer under way is not shown there."""
+    script = """
+    Object.assign(compared, { model: "old", versions: ["1", "2"] });
+    const asked = bench.submit("A");
+    leaveCompare();
+    Object.assign(compared, { model: "new", versions: ["1", "3"] });
+    waiting[0].answer(); await asked; await settle();
+    console.log(JSON.stringify([waiting.map(({ asked }) => asked), [...compared.results]]));"""
+    assert run_module("parts/compare.js", script, tmp_path) == [["old 1 A"], []]
+
+
+def test_every_version_is_asked(tmp_path: Path) -> None:
+    script = """
+    Object.assign(compared, { model: "old", versions: ["1", "2"] });
+    const asked = bench.submit("A");
+    waiting[0].answer(); await settle();
+    waiting[1].fail(); const last = await asked;
+    console.log(JSON.stringify([compared.results.get("1").answer.of, compared.results.get("2").failure, last]));"""
+    assert run_module("parts/compare.js", script, tmp_path) == ["A", {"code": "of A"}, {"code": "of A"}]
+
+
+def test_late_stream_is_ended(tmp_path: Path) -> None:
+    """Stopped or asked anew before it comes, a stream goes off at once; the newest one stays, and a stop ends it."""
+    script = """
+    const live = new Set(), given = [];
+    const stream = (name) => { live.add(name); return { name, getTracks: () => [{ stop: () => live.delete(name) }] }; };
+    const getUserMedia = () => new Promise((resolve, reject) => given.push({ resolve, reject }));
+    Object.defineProperty(globalThis, "navigator", { value: { mediaDevices: { getUserMedia } } });
+    const capture = new Capture(), said = [];
+    const stopped = capture.open({}); capture.stop();
+    given[0].resolve(stream("stopped")); said.push(await stopped, [...live]);
+    const first = capture.open({}), second = capture.open({}), refused = capture.open({}), last = capture.open({});
+    given[4].resolve(stream("last")); said.push((await last).name);
+    given[3].reject(new Error("refused")); said.push(await refused);
+    given[1].resolve(stream("first")); given[2].resolve(stream("second"));
+    said.push(await first, await second, [...live]);
+    capture.stop(); said.push([...live], capture.stream);
+    console.log(JSON.stringify(said));"""
+    expected = [None, [], "last", None, None, None, ["last"], [], None]
+    assert run_module("inputs/capture.js", script, tmp_path) == expected
+
+
+PARTS = """
+const modelsView = {}, tryView = {}, leaveTry = {}, retryTry = {}, compareView = {}, leaveCompare = {};
+const retryCompare = {}, activityView = {}, language = "en";
+const document = { documentElement: {} }, addEventListener = () => {};
+const takeTicket = () => null, session = { get: () => null }, isOpen = async () => false, show = () => {};
+location.hash = "#%";
+"""
+
+
+def test_odd_addresses(tmp_path: Path) -> None:
+    """Whatever stands behind the hash, the page begins: with the part that is named there, or with the models."""
+    script = """
+    const read = (hash) => { location.hash = hash; return readRoute(); };
+    const odd = ["", "#%", "#toString", "#__proto__/x"].map((hash) => read(hash).part);
+    console.log(JSON.stringify([route.part, ...odd, read("#try/a%2Fb/%E0")]));"""
+    named = {"part": "try", "rest": ["a/b", "%E0"]}
+    assert run_module("main.js", script, tmp_path, PARTS) == 5 * ["models"] + [named]
