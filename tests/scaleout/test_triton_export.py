@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from places import MODELS, copy_folder
 from pocketserve.cli import main
 from pocketserve.config import load_config
 from pocketserve.repository.triton_config import parse
@@ -79,6 +80,19 @@ def test_scalars_and_models_with_state(tmp_path: Path) -> None:
     config = parse(text)
     assert config["input"] == [{"name": ["x"], "data_type": ["TYPE_FP64"], "dims": ["1"]}]
     assert text.isascii() and text.count('m\\303\\266dels \\042x\\042 \\134"') == 1
+
+
+def test_names_that_triton_cannot_have(tmp_path: Path) -> None:
+    """Two versions with one name in Triton, or one that no folder can have: the other versions are exported."""
+    models, long, version = tmp_path / "models", 128 * "m", 127 * "v"
+    for model, name in (("a", "b.c"), ("a.b", "c"), (long, version)):
+        copy_folder(MODELS / "petals", models / model)
+        (models / model / "model.toml").write_text(f'[versions."{name}"]\nfile = "petals.tflite"\n')
+    rows = {(row.model, row.version): row for row in export(models, tmp_path / "out")}
+    assert rows["a", "b.c"].names == ("a.b.c", "a")
+    assert rows["a.b", "c"].names == () and "another version is 'a.b.c'" in rows["a.b", "c"].reason
+    assert rows[long, version].names == () and "longer than 255 bytes" in rows[long, version].reason
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"a.b.c", "a"}
 
 
 def test_the_command(tmp_path: Path, models_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

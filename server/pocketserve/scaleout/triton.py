@@ -18,6 +18,7 @@ from pocketserve.tensors import TensorSpec
 from pocketserve_wire import DATATYPES, ApiError
 
 CONFIG_FILE: Final = "config.pbtxt"
+MAX_NAME_BYTES: Final = 255  # of a folder, on all usual file systems
 MODEL_CODE: Final = '''"""The same for every model; config.pbtxt says which. Triton's Python needs pocketserve."""
 
 import os
@@ -74,10 +75,10 @@ def _versions(service: Service) -> Iterator[tuple[str, str]]:
 def _export(service: Service, name: str, version: str, models_dir: Path, folder: Path) -> ExportRow:
     try:
         with service.running(name, version) as (entry, handle):
-            reason = _left_out(handle)
+            names = (f"{name}.{version}", *((name,) if version == entry.default_version else ()))
+            reason = _left_out(handle) or _unnameable(names, folder)
             if reason:
                 return ExportRow(name, version, (), reason)
-            names = (f"{name}.{version}", *((name,) if version == entry.default_version else ()))
             for triton_name in names:
                 (folder / triton_name / "1").mkdir(parents=True)
                 (folder / triton_name / "1" / "model.py").write_text(MODEL_CODE)
@@ -96,6 +97,16 @@ def _left_out(handle: ModelHandle) -> str:
         return "its file does not tell shapes and datatypes, which Triton must know beforehand"
     if any(spec.datatype == "BF16" for spec in specs):
         return "Triton's Python backend has no BF16"
+    return ""
+
+
+def _unnameable(names: Sequence[str], folder: Path) -> str:
+    """Return why Triton's models cannot have these names, which are those of their folders; empty where they can."""
+    for name in names:
+        if len(os.fsencode(name)) > MAX_NAME_BYTES:
+            return f"its name in Triton, model and version, is longer than {MAX_NAME_BYTES} bytes: rename the model"
+        if (folder / name).exists():
+            return f"another version is {name!r} in Triton already: rename one of the models"
     return ""
 
 
