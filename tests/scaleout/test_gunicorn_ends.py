@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from conftest import Server
+from conftest import START_TIMEOUT_S, Server
 from gunicorn_server import COMMAND, gunicorn, surroundings, wait_until, workers_of
 from places import MODELS
 
@@ -97,3 +98,19 @@ def test_one_that_cannot_start(
     environment = surroundings(tmp_path, MODELS, **settings)
     done = subprocess.run([*COMMAND, *options], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0 and sentence in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_body_that_trickles_gives_its_thread_back(tmp_path: Path) -> None:
+    """A byte now and then renews a timeout of the connection, but not the deadline of the body."""
+    settings = {"POCKETSERVE_WORKER_THREADS": "1", "POCKETSERVE_REQUEST_TIMEOUT": "2"}
+    with gunicorn(tmp_path, MODELS, workers=1, **settings) as server:
+        port = int(server.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=START_TIMEOUT_S) as peer:
+            head = f"POST /v2/models/petals/infer HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 4000\r\n\r\n"
+            peer.sendall(head.encode())
+            sent = 0
+            while sent < 3999 and not select.select([peer], [], [], 0.05)[0]:
+                sent += peer.send(b" ")
+            answer = peer.recv(4096)
+        assert sent < 3999 and answer.startswith(b"HTTP/1.1 401 ")
+        assert requests.get(f"{server.url}/v2/health/live", timeout=START_TIMEOUT_S).status_code == 200

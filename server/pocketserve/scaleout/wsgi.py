@@ -9,6 +9,7 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pocketserve.cli.log_output import prepare_process
 from pocketserve.config import Config, load_config
 from pocketserve.engine.device.cores import count_fast, usable_cores
 from pocketserve.engine.replica import Replica
+from pocketserve.scaleout.read_deadline import ReadDeadline
 from pocketserve.scaleout.request_body import read_body
 from pocketserve.scaleout.worker_slot import WorkerSlot
 from pocketserve.server import SWITCH_S, StartError, open_service
@@ -50,6 +52,7 @@ class ServingProcess:
         threads = config.threads or max(1, count_fast(usable_cores()) // processes)
         config = dataclasses.replace(config, threads=threads, socket=False)
         self._slot, self._config = slot, config
+        self._read_deadline = ReadDeadline(config.request_timeout)
         self._service = open_service(config, token, Replica(name or slot.name, slot.folder, slot.is_alone))
         self._guard = Guard(token, config.allowed_hosts, AppTokens(path_of(config.token_file)) if config.auth else None)
         self._app = create_server_app(self._service, self._guard)
@@ -65,10 +68,8 @@ class ServingProcess:
 
     def respond(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request, as WSGI asks for it."""
-        if (connection := environ.get("gunicorn.socket")) is not None:
-            connection.settimeout(self._config.request_timeout)  # until its next request, for which gunicorn undoes it
         try:
-            body = read_body(environ, self.body_limit(environ))
+            body = self._read_body(environ)
         except ApiError as fault:
             environ["wsgi.input"] = Body()
             status, headers, chunks = respond(self._service, self._guard, environ, fault)
@@ -76,6 +77,15 @@ class ServingProcess:
             return _as_bytes(chunks)
         environ["wsgi.input"] = body
         return _as_bytes(self._app(environ, start_response))
+
+    def _read_body(self, environ: Environ) -> Body | BytesIO:
+        """Return the body, which must be there within ``request_timeout``."""
+        limit, connection = self.body_limit(environ), environ.get("gunicorn.socket")
+        if connection is None:
+            return read_body(environ, limit)
+        connection.settimeout(self._config.request_timeout)  # of each piece, also of those that are sent
+        with self._read_deadline.limit(connection):
+            return read_body(environ, limit)
 
     def body_limit(self, environ: Environ) -> int:
         """Return the bytes that a request may have at most; without the token they are few."""

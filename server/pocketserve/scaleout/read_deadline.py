@@ -1,0 +1,63 @@
+"""End the reading of a request whose body comes too slowly, where the engine in front reads and knows no deadline."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+class ReadDeadline:
+    """Shuts the receiving half of connections that are read for too long; their reader then sees the stream's end.
+
+    A timeout of the connection is not enough: it holds for each piece, and a byte before each timeout renews it.
+    One thread watches all connections; it starts with the first one. May be used from several threads.
+
+    Args:
+        seconds: that a body may take, from the end of its header on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._changed = threading.Condition()
+        self._ends: dict[socket.socket, float] = {}  # by the monotonic clock; the first one ends first
+        self._is_idle = True  # the watching thread waits for a connection, or has not started
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def limit(self, connection: socket.socket) -> Iterator[None]:
+        """Watch a connection for as long as the context lasts."""
+        with self._changed:
+            self._ends[connection] = time.monotonic() + self._seconds
+            if self._is_idle:
+                self._wake()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._ends.pop(connection, None)
+
+    def _wake(self) -> None:
+        self._is_idle = False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="pocketserve-read-deadline", daemon=True)
+            self._thread.start()
+        self._changed.notify()
+
+    def _watch(self) -> None:
+        with self._changed:
+            while True:
+                if not self._ends:
+                    self._is_idle = True
+                    self._changed.wait()
+                    continue
+                connection, end = next(iter(self._ends.items()))
+                left = end - time.monotonic()
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                del self._ends[connection]
+                with suppress(OSError):  # the peer has closed it
+                    connection.shutdown(socket.SHUT_RD)
