@@ -82,8 +82,8 @@ BOUNDED = {
 }
 """Patterns that see at most so many characters."""
 
-ELSEWHERE = {"pocketserve.scaleout.triton_model"}
-"""Modules that only Triton's own process can import."""
+ELSEWHERE = {f"pocketserve.scaleout.{name}" for name in ("triton_model", "ray_replica", "ray_applications")}
+"""Modules that only processes of Triton and Ray can import."""
 MATCH = """
 import re
 for pattern, flags, is_bytes, size in {patterns!r}:

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import requests
-import tritonclient.http as triton
 
 from conftest import Server, start_server
 from places import MODELS
@@ -72,6 +71,8 @@ def test_what_would_reach_one_replica_is_refused(scaled: RayServer, path: str) -
 
 def test_tritonclient_unchanged(scaled: RayServer) -> None:
     """Binary tensors both ways, JSON, compressed, and its errors."""
+    import tritonclient.http as triton  # late: the environment of Ray has it, and not every one that reads this file
+
     pictures = RANDOM.random((3, 8, 8, 1), np.float32)
     tensor = triton.InferInput("image", [3, 8, 8, 1], "FP32")
     headers = {"Authorization": f"Bearer {scaled.token}"}
