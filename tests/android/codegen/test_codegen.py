@@ -137,6 +137,8 @@ def led(app: App, *arguments: Any) -> Iterator[Any]:
         process.communicate(timeout=60)
 
 
+NO_TOKEN = "the server does not know this token; take the one that `pocketserve token` prints"
+START = "; is the server running? Start it with `pocketserve serve` "
 AGAIN = "generate the class again: pocketserve codegen digits --language {} --package com.example.app --class Digits"
 
 
@@ -161,7 +163,8 @@ def test_each_fault_has_its_code_and_sentence(
         assert tell("ask").startswith("MODEL_NOT_FOUND: Request for unknown model: 'digits' is not found")
         (wrong := tmp_path / "wrong").write_text("0" * 43)
         with led(apps[form], inputs, transport, server, wrong) as stranger:
-            assert stranger("ask").startswith("TOKEN_UNKNOWN: ")
+            assert stranger("ask") == f"TOKEN_UNKNOWN: {NO_TOKEN}"
     assert server.stop() == 0
     with led(apps[form], inputs, transport, server) as tell:
-        assert tell("ask").startswith("SERVER_UNREACHABLE: ")
+        answer = tell("ask")
+        assert answer.startswith("SERVER_UNREACHABLE: nothing answers at ") and START in answer

@@ -20,10 +20,21 @@ from conftest import Server
 from pocketserve_client import Client
 
 from .codegen_answers import box, near
-from .codegen_apps import PROGRAMS, TIMEOUT_S, App, class_path, compile_java, compile_programs, dexed, generate
+from .codegen_apps import (
+    PROGRAMS,
+    TIMEOUT_S,
+    App,
+    class_path,
+    compile_java,
+    compile_kotlin,
+    compile_programs,
+    dexed,
+    generate,
+)
 
 pytestmark = [pytest.mark.java, pytest.mark.live, pytest.mark.assets]
 
+TRANSPORTS = ("socket", "http")
 CLASSIFIERS = ("mobilenet_v1_0.25_224_float_metadata", "mobilenet_v1_0.25_224_quant", "mobilenet_v2_1.0_224_quant")
 
 
@@ -41,6 +52,17 @@ def apps(toolchain: Any, library: Path, asset_server: Server, tmp_path_factory: 
         "java": App(toolchain.java, class_path(programs, classes, library, json_jar)),
         "dexed": App(toolchain.java, class_path(programs, back, json_jar)),
     }
+
+
+@pytest.fixture(scope="module")
+def kotlin(
+    toolchain: Any, app_tools: Any, library: Path, asset_server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> App:
+    """The program in Kotlin, whose compiler takes minutes for labels by the thousand."""
+    folder = tmp_path_factory.mktemp("public-kotlin")
+    sources = [*generate(asset_server, "kotlin", folder / "src"), PROGRAMS / "assets" / "Public.kt"]
+    classes = compile_kotlin(toolchain, app_tools, library, folder / "classes", sources)
+    return App(toolchain.java, class_path(classes, library, app_tools.kotlin_libraries, toolchain.json_jar))
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +106,23 @@ def expected(asset_server: Server, inputs: Path) -> dict[str, list[list[Any]]]:
         }
 
 
-@pytest.mark.parametrize("transport", ["socket", "http"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("form", ["java", "dexed"])
 def test_public_models_are_answered(
     apps: Any, form: str, transport: str, asset_server: Server, inputs: Path, expected: dict[str, list[list[Any]]]
 ) -> None:
-    command = apps[form].command("Public", inputs, transport, asset_server)
+    check_answers(apps[form].command("Public", inputs, transport, asset_server), expected)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_public_models_are_answered_in_kotlin(
+    kotlin: App, transport: str, asset_server: Server, inputs: Path, expected: dict[str, list[list[Any]]]
+) -> None:
+    check_answers(kotlin.command("PublicKotlin", inputs, transport, asset_server), expected)
+
+
+def check_answers(command: list[str], expected: dict[str, list[list[Any]]]) -> None:
+    """Run a program; it has to print what is expected of every model."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     lines: defaultdict[str, list[list[Any]]] = defaultdict(list)
