@@ -60,7 +60,7 @@ def test_a_full_queue(built: tuple[Any, Path, Path], server: Server, tmp_path: P
             first.model.hold(pool)
             try:
                 first.model.send(lambda: first.model.peer.ask("POST /predictions/digits", PICTURE))
-                outcomes = build.run_tests(library, tests, ["dev.pocketserve.bridge.FallbackBusyTest"], where)
+                outcomes = build.run_tests(library, tests, ["dev.pocketserve.bridge.FallbackBusyLiveTest"], where)
             finally:
                 first.model.go()
             assert first.model.peer.answer().status == 200

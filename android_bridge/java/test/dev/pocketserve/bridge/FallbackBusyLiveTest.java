@@ -9,7 +9,7 @@ import org.junit.Test;
  * A client of two real servers, of which the first has no room in the queue of digits. System properties are those of
  * {@link FallbackLiveTest}.
  */
-public class FallbackBusyTest {
+public class FallbackBusyLiveTest {
     private static PocketServe.Builder builder(String server) {
         return PocketServe.builder()
                 .transport(Transport.valueOf(System.getProperty("pocketserve.transport")))
