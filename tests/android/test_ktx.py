@@ -296,6 +296,7 @@ def test_a_cancelled_coroutine_cancels_its_request(
     if transport == "SOCKET":
         until(lambda: held.model.ended("cancelled") == 1)
         assert queue.waiting == 0
+    talk.say("end")
     talk.end()
 
 

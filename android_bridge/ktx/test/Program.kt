@@ -125,6 +125,7 @@ private fun cancelled(work: suspend () -> Unit) = runBlocking {
     }
     job.join()
     println("over")
+    hear("end")  // a client that is closed at once need not tell the server any more
 }
 
 private suspend fun goesOn(server: PocketServe, picture: File) {
