@@ -7,9 +7,10 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from websockets.sync.client import ClientConnection, connect
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
 
 LIMIT_S: Final = 60.0
 """For one command: the longest is to wait for what the page draws."""
@@ -26,6 +27,8 @@ class Session:
     """One session. Events are handed on while a command waits for its answer."""
 
     def __init__(self, address: str) -> None:
+        from websockets.sync.client import connect  # late: tests that open no browser are collected without it
+
         self._open = ExitStack()
         opening = connect(f"{address}/session", max_size=LARGEST, proxy=None, ping_interval=None)
         self._socket: ClientConnection = self._open.enter_context(opening)

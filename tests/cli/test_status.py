@@ -70,7 +70,8 @@ def test_stop_ends_the_server(own, capsys) -> None:
     assert capsys.readouterr().out == f"The server at {own.url} (process {own.process.pid}) has ended.\n"
     assert own.process.wait(20) == 0
     assert main(["stop"]) == 1
-    assert "no server of this user runs; `pocketserve serve` starts one" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "no server with the state folder " in message and "start one by `pocketserve serve`" in message
 
 
 def test_stop_asks_which_one_of_several(own, new_server, models_copy, tmp_path, capsys) -> None:

@@ -40,7 +40,11 @@ def run(options: argparse.Namespace) -> int:
     url = options.url or os.environ.get("POCKETSERVE_URL")
     server = find_server(url)
     if server is None:
-        raise CommandError(f"no server of this user runs{f' at {url}' if url else ''}; `pocketserve serve` starts one")
+        place, folder = f" at {url}" if url else "", load_config({}).state_dir
+        raise CommandError(
+            f"no server with the state folder {folder} runs{place}; start one by `pocketserve serve`, or name another "
+            "folder by POCKETSERVE_STATE_DIR"
+        )
     with contextlib.suppress(ProcessLookupError):
         os.kill(server.pid, signal.SIGTERM)
     deadline = time.monotonic() + DEADLINE_S
