@@ -102,8 +102,7 @@ def test_one_that_cannot_start(
 
 def test_a_body_that_trickles_gives_its_thread_back(tmp_path: Path) -> None:
     """A byte now and then renews a timeout of the connection, but not the deadline of the body."""
-    settings = {"POCKETSERVE_WORKER_THREADS": "1", "POCKETSERVE_REQUEST_TIMEOUT": "2"}
-    with gunicorn(tmp_path, MODELS, workers=1, **settings) as server:
+    with gunicorn(tmp_path, MODELS, workers=1, POCKETSERVE_REQUEST_TIMEOUT="2") as server:
         port = int(server.url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), timeout=START_TIMEOUT_S) as peer:
             head = f"POST /v2/models/petals/infer HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 4000\r\n\r\n"
