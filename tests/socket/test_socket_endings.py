@@ -126,7 +126,8 @@ def test_who_does_not_read_is_given_up(local, until):
     with server.connect(receive_buffer=4096) as peer:
         peer.ask(*big(peer))
         until(lambda: not server.server.connections)
-        assert peer.ends().frame is None
+        with suppress(TimeoutError):  # a reset outside of a full window is dropped (RFC 5961, section 3.2)
+            assert peer.ends().frame is None
     with server.connect() as peer:
         assert peer.call(PETALS, NUMBERS).status == 200
     until(lambda: server.server.workers.busy == 0)
