@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 from typing import Any
@@ -75,3 +76,18 @@ def check_same(question: str, plain_server: Server, other: Server) -> None:
         assert (answer.status_code, plain(answer)) == (expected.status_code, plain(expected))
         for header in ("Content-Type", "Content-Encoding", "Inference-Header-Content-Length", "WWW-Authenticate"):
             assert answer.headers.get(header) == expected.headers.get(header), header
+
+
+def check_large_bodies(server: Any) -> None:
+    """Assert that a body is refused before it is read: without the token, in a length or in chunks, and a huge one."""
+    for body in (bytes(5000), iter([bytes(5000)])):
+        answer = requests.post(f"{server.url}/predictions/digits", data=body, timeout=60)
+        assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.putrequest("POST", "/predictions/digits")
+    connection.putheader("Authorization", f"Bearer {server.token}")
+    connection.putheader("Content-Length", str(2**31))
+    connection.endheaders(b"x")
+    refusal = connection.getresponse()
+    assert (refusal.status, json.loads(refusal.read())["code"]) == (413, "BODY_TOO_LARGE")
+    connection.close()

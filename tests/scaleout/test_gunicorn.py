@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 from pathlib import Path
 
 import pytest
-import requests
 
 from conftest import Server
 from gunicorn_server import COMMAND, gunicorn, workers_of
 from places import MODELS, ROOT
-from questions import LOCAL, QUESTIONS, check_same
+from questions import LOCAL, QUESTIONS, check_large_bodies, check_same
 
 pytestmark = pytest.mark.live
 
@@ -40,17 +38,7 @@ def test_statistics_name_the_worker(two_workers: Server) -> None:
 
 def test_a_body_without_the_token_is_not_taken(two_workers: Server) -> None:
     """More than a pairing message has is refused before it is read, in a length or in chunks; so is one too large."""
-    for body in (bytes(5000), iter([bytes(5000)])):
-        answer = requests.post(f"{two_workers.url}/predictions/digits", data=body, timeout=60)
-        assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
-    connection = http.client.HTTPConnection("127.0.0.1", two_workers.port, timeout=60)
-    connection.putrequest("POST", "/predictions/digits")
-    connection.putheader("Authorization", f"Bearer {two_workers.token}")
-    connection.putheader("Content-Length", str(2**31))
-    connection.endheaders(b"x")
-    refusal = connection.getresponse()
-    assert (refusal.status, json.loads(refusal.read())["code"]) == (413, "BODY_TOO_LARGE")
-    connection.close()
+    check_large_bodies(two_workers)
 
 
 def test_settings_and_files_are_those_of_serve(two_workers: Server) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import shutil
@@ -13,11 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import requests
 
 from conftest import Server, start_server
 from places import MODELS
-from questions import LOCAL, QUESTIONS, check_same
+from questions import LOCAL, QUESTIONS, check_large_bodies, check_same
 from ray_server import RayServer, descendants, ray_server
 from sequence_models import FEEDBACK, running_sum
 
@@ -110,17 +108,7 @@ def test_curl_unchanged(scaled: RayServer, plain: Server) -> None:
 
 def test_a_body_that_is_too_large_is_not_taken(scaled: RayServer) -> None:
     """By its length, and in chunks without the token."""
-    for body in (bytes(5000), iter([bytes(5000)])):
-        answer = requests.post(f"{scaled.url}/predictions/digits", data=body, timeout=60)
-        assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
-    connection = http.client.HTTPConnection("127.0.0.1", scaled.port, timeout=60)
-    connection.putrequest("POST", "/predictions/digits")
-    connection.putheader("Authorization", f"Bearer {scaled.token}")
-    connection.putheader("Content-Length", str(2**31))
-    connection.endheaders(b"x")
-    refusal = connection.getresponse()
-    assert (refusal.status, json.loads(refusal.read())["code"]) == (413, "BODY_TOO_LARGE")
-    connection.close()
+    check_large_bodies(scaled)
 
 
 def test_statistics_name_the_replica(scaled: RayServer) -> None:
