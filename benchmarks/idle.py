@@ -9,13 +9,12 @@ from pathlib import Path
 
 from benchmarks import calls, reference
 from benchmarks.overhead import models, values_for
-from benchmarks.processes import NotHere, Ours, our_server
+from benchmarks.processes import NotHere, Ours, cpu_seconds, our_server
 from benchmarks.samples import Comparison, Result
 from benchmarks.timing import QUICK, Effort
 
 SETTLE_S, MINUTE_S = 3.0, 60.0
 CPU_LIMIT_MS, WAKE_UPS_LIMIT = 10.0, 60.0
-CPUCLOCK_SCHED = 2  # the clock of a whole process, by its id
 
 
 def run(effort: Effort) -> list[Result]:
@@ -51,18 +50,13 @@ def measure(server: AbstractContextManager[Ours], effort: Effort) -> tuple[float
         opened.append(calls.http_binary(ours.http, reference.SMALL_MODEL, values_for(reference.SMALL_MODEL)))
         calls.check(opened[-1])
         time.sleep(settle)
-        before = _cpu_ms(ours.pid), _switches(ours.pid)
+        before = cpu_seconds(ours.pid), _switches(ours.pid)
         time.sleep(seconds)
-        after = _cpu_ms(ours.pid), _switches(ours.pid)
+        after = cpu_seconds(ours.pid), _switches(ours.pid)
         for call in opened:
             call.close()
     share = MINUTE_S / seconds
-    return (after[0] - before[0]) * share, count_wake_ups(before[1], after[1]) * share
-
-
-def _cpu_ms(pid: int) -> float:
-    """Milliseconds of CPU that a process has used so far, threads that have ended included."""
-    return 1000 * time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
+    return 1e3 * (after[0] - before[0]) * share, count_wake_ups(before[1], after[1]) * share
 
 
 def _switches(pid: int) -> dict[str, int]:

@@ -27,6 +27,7 @@ NO_TOKEN = Path(os.devnull)
 """The servers here ask for none, and a client that has one would not talk to them."""
 
 CLIENT_CORE, SERVER_CORE = 0, 1
+CPUCLOCK_SCHED = 2  # Linux's clock of a whole process, by its id
 
 
 class NotHere(RuntimeError):
@@ -101,12 +102,10 @@ def pin(pid: int, core: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return what a process has had of all cores so far, in the system's ticks of some milliseconds."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        raise NotHere("this system does not tell what a process has had of the cores (/proc)") from None
-    return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
+    """Return what a process has had of all cores so far, threads that have ended included."""
+    if not Path("/proc/self/task").exists():  # elsewhere the number is another clock's, or none's
+        raise NotHere("this system does not tell what a process has had of the cores")
+    return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
 
 
 def _surroundings() -> dict[str, str]:
