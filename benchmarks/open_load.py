@@ -100,7 +100,7 @@ def open_load(calls: Sequence[Call], rate: float, seconds: float, drain: float =
             due = _send_due(load, lanes, rate, total)
             # Nearer than this, sleeping would be late: the system counts in milliseconds.
             nap = due - time.perf_counter() - 0.002 if load.offered < total else 0.05
-            if nap > 0:
+            if nap > 0 and not any(lane.unsent for lane in lanes):
                 ready = poller.poll(nap)
                 looked = time.perf_counter()  # nobody looked away: it was woken by what came
             else:
@@ -134,22 +134,22 @@ class _Lane:
         self.sent: dict[int, tuple[float, float]] = {}
         self._number = 0
         self._bytes = bytearray()
-        self._kept = bytearray()
+        self.unsent = bytearray()
 
     def send(self, now: float, late: float) -> None:
         """Send one more, stamped with its own number; never waits."""
         self._number += 1
         _ID.pack_into(self.call.request, 4, self._number)
         self.sent[self._number] = now, late
-        self._kept += self.call.request
+        self.unsent += self.call.request
         self.push()
 
     def push(self) -> None:
         """Hand the system what it did not take before."""
-        if not self._kept:
+        if not self.unsent:
             return
         try:
-            del self._kept[: self.call.socket.send(self._kept)]
+            del self.unsent[: self.call.socket.send(self.unsent)]
         except BlockingIOError:
             return
 
