@@ -13,6 +13,8 @@ from pathlib import Path
 from benchmarks import (
     against_peers,
     batching,
+    battery,
+    camera,
     cold_start,
     engines,
     fairness,
@@ -51,6 +53,9 @@ BENCHMARKS: Benchmarks = {
     "J1": java.run,
     "E1": engines.run,
     "I1": lambda effort: [*pictures.run()],
+    "V1": camera.run,
+    "V2": pictures.run_v2,
+    "W1": battery.run,
 }
 
 

@@ -153,6 +153,12 @@ def framed(port: int, model: str, values: np.ndarray, *, greet: bool, name: str 
     return Call(connected, request_frame(model, values, name, **parameters), frame_length, framed=True)
 
 
+def framed_raw(port: int, path: str, body: bytes) -> Call:
+    """Raw input over our socket, to a path of ``/predictions`` with its query."""
+    frame = encode_frame(Frame(FrameType.REQUEST, 1, 0, f"POST {path}".encode(), {}, 0, body))
+    return Call(greeted(port), frame, frame_length, framed=True)
+
+
 def greeted(port: int) -> socket.socket:
     """A connection to our socket, after the handshake."""
     return _prepared(handshake.open_connection(("127.0.0.1", port), None, TIMEOUT_S, MAX)[0])

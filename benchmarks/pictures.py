@@ -1,24 +1,36 @@
-"""I1: what our preprocessing of a photo adds to what Pillow needs for decoding and resizing it."""
+"""I1 and V2: what we add to what a photo costs without us: as far as the model's input, and as far as its labels."""
 
 from __future__ import annotations
 
 import io
+import json
+import shutil
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.samples import Comparison
+from benchmarks.model_work import ask, find_mobilenet
+from benchmarks.processes import CLIENT_CORE, NO_TOKEN, module, our_server, pinned
+from benchmarks.samples import Comparison, Missing, Result
+from benchmarks.timing import Effort, interleave
 from pocketserve.tasks.vision.picture_input import PictureInput
 from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import TensorSpec
+from pocketserve_client import Client
 
 ROUNDS, WARM_UP = 60, 5
 WIDTH, HEIGHT = 4000, 3000
 SIDE = 224
 GOAL = 1.3
+PLAIN_GOAL, DRAWN_GOAL = 1.05, 1.5
 SIDEWAYS = 6
+NO_MOBILENET = "left out: there is no MobileNet among public test models (tests/README.md says where they may lie)"
 
 
 def run() -> list[Comparison]:
@@ -35,7 +47,7 @@ def _compare(what: str, datatype: str, orientation: int) -> Comparison:
     body = photo(orientation)
     options = ImageOptions(mean=(127.5,), std=(127.5,))
     picture = PictureInput(TensorSpec("image", datatype, (1, SIDE, SIDE, 3)), options, 64_000_000)
-    sides: tuple[Callable[[], Any], ...] = (lambda: picture.read(memoryview(body)), lambda: _pillow_alone(body))
+    sides: tuple[Callable[[], Any], ...] = (lambda: picture.read(memoryview(body)), lambda: pillow_alone(body))
     samples: tuple[list[float], list[float]] = ([], [])
     for turn in range(ROUNDS + WARM_UP):
         for side, kept in zip(sides, samples, strict=True):
@@ -46,7 +58,52 @@ def _compare(what: str, datatype: str, orientation: int) -> Comparison:
     return Comparison("I1", f"12 MP JPEG, {what}", "ms", *samples, goal=GOAL, against="Pillow alone")
 
 
-def _pillow_alone(body: bytes) -> Any:
+def run_v2(effort: Effort) -> list[Result]:
+    """The bytes of the file in, labels or the drawn picture out, by our Python client over the socket."""
+    file = find_mobilenet()
+    if file is None:
+        return [Missing("V2", "12 MP JPEG to labels", NO_MOBILENET)]
+    body, alone = photo(SIDEWAYS), []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "photo.jpg").write_bytes(body)
+        (folder / "models").mkdir()
+        shutil.copyfile(file, folder / "models" / "mobilenet.tflite")
+        stack.enter_context(pinned(CLIENT_CORE))
+        ours = stack.enter_context(our_server(folder / "models", "--threads", "1"))
+        child, _ = stack.enter_context(module("labels", "pillow", str(file), str(folder / "photo.jpg")))
+        client = stack.enter_context(Client(f"socket://127.0.0.1:{ours.socket}", token_file=NO_TOKEN))
+        check_labels(child, client.predict("mobilenet", body))
+        sides: dict[str, Callable[[], object]] = {
+            "plain": lambda: client.predict("mobilenet", body),
+            "drawn": lambda: client.predict("mobilenet", body, annotate="png"),
+            "alone": lambda: alone.append(ask(child, "") / 1e3),
+        }
+        samples = interleave(sides, effort.of(0.1))
+    plain, drawn = ([latency / 1e3 for latency in samples[name]] for name in ("plain", "drawn"))
+    floor, against = alone[-len(plain) :], "Pillow, NumPy, model, one process"
+    return [
+        Comparison("V2", "12 MP JPEG to labels, over the socket", "ms", plain, floor, PLAIN_GOAL, against=against),
+        Comparison("V2", "the same, drawn (PNG)", "ms", drawn, plain, DRAWN_GOAL, against="undrawn"),
+    ]
+
+
+def check_labels(child: subprocess.Popen[bytes], answer: dict[str, Any]) -> None:
+    """Make sure that the module ``labels`` answers as we do: other work would have another cost.
+
+    Raises:
+        RuntimeError: it does not.
+    """
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write(b"labels\n")
+    child.stdin.flush()
+    labels, ours = json.loads(child.stdout.readline()), [entry["label"] for entry in answer["predictions"]]
+    if labels != ours:
+        raise RuntimeError(f"both sides were asked the same: one process says {labels}, the server {ours}")
+
+
+def pillow_alone(body: bytes) -> Any:
+    """Return the pixels of a JPEG in the model's size: scaled in the decoder, upright."""
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(body)) as image:
@@ -55,16 +112,23 @@ def _pillow_alone(body: bytes) -> Any:
         return np.asarray(upright.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
-def photo(orientation: int) -> bytes:
-    """A JPEG of 12 megapixels with the detail of a photo: soft shapes, edges and the sensor's noise."""
+def photo(orientation: int, size: tuple[int, int] = (WIDTH, HEIGHT)) -> bytes:
+    """A JPEG, by default of 12 megapixels."""
     from PIL import Image
 
-    random = np.random.default_rng(12)
-    small = Image.fromarray(random.integers(0, 256, (HEIGHT // 50, WIDTH // 50, 3), np.uint8))
-    soft = np.asarray(small.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC), np.int16)
-    noisy = soft + random.integers(-8, 9, (HEIGHT, WIDTH, 1), np.int16)
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = io.BytesIO()
-    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90, exif=exif)
+    scene(*size).save(file, "JPEG", quality=90, exif=exif)
     return file.getvalue()
+
+
+def scene(width: int, height: int) -> Any:
+    """A picture with the detail of a photo: soft shapes, edges and the sensor's noise."""
+    from PIL import Image
+
+    random = np.random.default_rng(12)
+    small = Image.fromarray(random.integers(0, 256, (height // 50, width // 50, 3), np.uint8))
+    soft = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    noisy = soft + random.integers(-8, 9, (height, width, 1), np.int16)
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))

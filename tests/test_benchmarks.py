@@ -18,7 +18,7 @@ from conftest import ROOT
 
 sys.path.append(str(ROOT))
 
-from benchmarks import calls, imports, report, results, revisions
+from benchmarks import battery, calls, camera, imports, pictures, report, results, revisions
 from benchmarks.__main__ import BENCHMARKS, choose, keep_to_loopback, main
 from benchmarks.against_peers import Side, in_blocks
 from benchmarks.grpc_call import (
@@ -232,6 +232,32 @@ def test_two_trees_are_asked_in_turn(monkeypatch: pytest.MonkeyPatch):
     assert [result.name for result in found] == ["S2", "R1", *["L1"] * 4]
     assert all(isinstance(result, Comparison) for result in found)
     assert len(found[0].ours) == len(found[0].floor) == QUICK.rounds
+
+
+@pytest.mark.live
+@pytest.mark.onnx  # as above
+@pytest.mark.assets
+def test_frames_and_photos_are_labelled_alike_on_both_sides():
+    shown = [*camera.run(QUICK), *pictures.run_v2(QUICK)]
+    assert {result.name for result in shown} == {"V1", "V2"}
+    assert {kind for kind in ("NV21", "JPEG") for result in shown if kind in result.what} == {"NV21", "JPEG"}
+    drawn, plain = shown[-1], shown[-2]
+    assert drawn.floor == plain.ours and len(plain.floor) == QUICK.least
+
+
+def test_without_public_models_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("POCKETSERVE_TEST_ASSETS", str(tmp_path))
+    for run in (camera.run, pictures.run_v2):
+        (result,) = run(QUICK)
+        assert isinstance(result, Missing) and "there is no MobileNet" in result.why
+
+
+@pytest.mark.live
+@pytest.mark.onnx  # as above
+def test_requests_on_a_timetable_cost_processor_time():
+    shown = battery.run(QUICK)
+    assert [result.name for result in shown] == ["W1"] * 3
+    assert all(cost > 0 for result in shown for cost in (*result.ours, *result.floor))
 
 
 def test_wake_ups_of_threads_that_ended_are_not_taken_off():
