@@ -54,7 +54,8 @@ class OpenLoad:
 
     Attributes:
         began: when the first request left.
-        offered: requests sent.
+        offered: requests that were due.
+        dropped: of these, left out.
         answers: all of them, in the order in which they came.
         late: for each request, seconds behind the timetable.
         seconds: how long requests were sent.
@@ -62,6 +63,7 @@ class OpenLoad:
 
     began: float = 0.0
     offered: int = 0
+    dropped: int = 0
     answers: list[Seen] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
     seconds: float = 0.0
@@ -85,8 +87,14 @@ class OpenLoad:
         return sum(seen.unsure > BELIEVED_S for seen in self.answers) / max(1, len(self.answers))
 
 
-def open_load(calls: Sequence[Call], rate: float, seconds: float, drain: float = 10.0) -> OpenLoad:
-    """Send ``rate`` requests per second over framed connections, in turn; answers within ``drain`` s count."""
+def open_load(
+    calls: Sequence[Call], rate: float, seconds: float, drain: float = 10.0, *, drops: bool = False
+) -> OpenLoad:
+    """Send ``rate`` requests per second over framed connections, in turn; answers within ``drain`` s count.
+
+    Args:
+        drops: leave out what is due while its connection has not taken all of the request before, as a camera must.
+    """
     load = OpenLoad(seconds=seconds)
     lanes = [_Lane(call) for call in calls]
     total = int(rate * seconds)
@@ -97,7 +105,7 @@ def open_load(calls: Sequence[Call], rate: float, seconds: float, drain: float =
         load.began = looked = time.perf_counter()
         deadline = load.began + seconds + drain
         while (load.offered < total or any(lane.sent for lane in lanes)) and looked < deadline:
-            due = _send_due(load, lanes, rate, total)
+            due = _send_due(load, lanes, rate, total, drops=drops)
             # Nearer than this, sleeping would be late: the system counts in milliseconds.
             nap = due - time.perf_counter() - 0.002 if load.offered < total else 0.05
             if nap > 0 and not any(lane.unsent for lane in lanes):
@@ -113,15 +121,19 @@ def open_load(calls: Sequence[Call], rate: float, seconds: float, drain: float =
     return load
 
 
-def _send_due(load: OpenLoad, lanes: Sequence[_Lane], rate: float, total: int) -> float:
+def _send_due(load: OpenLoad, lanes: Sequence[_Lane], rate: float, total: int, *, drops: bool) -> float:
     """Send what is due; when the next is."""
     for _ in range(AT_ONCE):
         due, now = load.began + load.offered / rate, time.perf_counter()
         if load.offered >= total or due > now:
             return due
-        lanes[load.offered % len(lanes)].send(now, now - due)
-        load.late.append(now - due)
+        lane = lanes[load.offered % len(lanes)]
         load.offered += 1
+        if drops and lane.unsent:
+            load.dropped += 1
+            continue
+        lane.send(now, now - due)
+        load.late.append(now - due)
     return 0.0
 
 
