@@ -31,14 +31,13 @@ from pocketserve_client.credentials import Credentials, find_credentials, find_s
 from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
 from pocketserve_client.http import DEFAULT_MAX_ANSWER_BYTES, DEFAULT_URL, HttpTransport
 from pocketserve_client.inputs import RawInput, raw_body, with_hint
-from pocketserve_client.socket import DEFAULT_PORT as DEFAULT_SOCKET_PORT
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import OCTETS, Answer, LabelledAnswer, Outputs, Picture, Request
 from pocketserve_wire import ApiError, oip, strict_json
+from pocketserve_wire.addresses import LOOPBACK, SOCKET_PORT
 from pocketserve_wire.files import run_file
 from pocketserve_wire.handshake import LEAST_MAX_FRAME
 
-DEFAULT_HOST = "127.0.0.1"
 SHORTEST_S, LONGEST_S = 1e-3, 1e7
 """Of timeouts, in seconds; the operating system's own calls take little more."""
 
@@ -323,7 +322,7 @@ def _bytes(name: str, value: int) -> int:
 
 def _open(url: str | None, token: str | None, timeout: float, maximum: int) -> Transport:
     if url is None:
-        socket = SocketTransport((DEFAULT_HOST, DEFAULT_SOCKET_PORT), token, timeout, maximum)
+        socket = SocketTransport((LOOPBACK, SOCKET_PORT), token, timeout, maximum)
         owner = functools.partial(run_file.http_server, find_state_dir(), urlsplit(DEFAULT_URL).port or 0)
         return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout, maximum, owner))
     try:
@@ -335,9 +334,7 @@ def _open(url: str | None, token: str | None, timeout: float, maximum: int) -> T
         return HttpTransport(url, token, timeout, maximum)
     if host and port is not None and parts.scheme == "socket" and parts.path in ("", "/"):
         return SocketTransport((host, port), token, timeout, maximum)
-    raise AddressError(
-        f"a server's address looks like {DEFAULT_URL} or socket://{DEFAULT_HOST}:{DEFAULT_SOCKET_PORT}, not {url!r}"
-    )
+    raise AddressError(f"a server's address looks like {DEFAULT_URL} or socket://{LOOPBACK}:{SOCKET_PORT}, not {url!r}")
 
 
 def _second_sender(fallback: FallbackServer, first_url: str, timeout: float, maximum: int) -> SecondSender:

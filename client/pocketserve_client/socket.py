@@ -11,8 +11,6 @@ from pocketserve_client.connection import MAX_ANSWER_BYTES, ClientConnection, Pe
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerUnreachableError
 from pocketserve_client.transport import LEAST_S, Answer, Request
 
-DEFAULT_PORT = 8471
-
 
 class SocketTransport:
     """Sends requests over the socket protocol. May be used from several threads; they share the connection.

@@ -19,6 +19,7 @@ from typing import Any, Final
 from pocketserve.messages import did_you_mean, near
 from pocketserve.system import binds_loopback
 from pocketserve_wire import limits
+from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, SOCKET_PORT
 
 APP_NAME: Final = "pocketserve"
 PREFIX: Final = "POCKETSERVE_"
@@ -82,10 +83,12 @@ class Config:
     """All settings of a server."""
 
     models_dir: Path = _setting(embedded_models_dir, "Folder of models; or one model, its file or folder.")
-    host: str = _setting("127.0.0.1", "Address to listen on; anything but loopback exposes the port to the network.")
-    http_port: int = _setting(8470, "TCP port for HTTP; 0 takes any free one. A taken port is an error.", (0, 65535))
+    host: str = _setting(LOOPBACK, "Address to listen on; anything but loopback exposes the port to the network.")
+    http_port: int = _setting(
+        HTTP_PORT, "TCP port for HTTP; 0 takes any free one. A taken port is an error.", (0, 65535)
+    )
     socket: bool = _setting(True, "Answer the socket protocol too, on a port of its own.")
-    socket_port: int = _setting(8471, "TCP port for the socket protocol; 0 takes any free one.", (0, 65535))
+    socket_port: int = _setting(SOCKET_PORT, "TCP port for the socket protocol; 0 takes any free one.", (0, 65535))
     port_wait: float = _setting(
         0.0,
         "Time for which a start waits for a taken port; a supervised server is back sooner with it.",

@@ -32,6 +32,7 @@ from pocketserve.transports.listener import PortTakenError
 from pocketserve.transports.request_log import RequestLog
 from pocketserve.transports.socket.server import SocketServer
 from pocketserve_wire import ApiError
+from pocketserve_wire.addresses import Address
 
 log = logging.getLogger(__name__)
 
@@ -45,20 +46,6 @@ own 5 ms a model that has finished waits longer than it ran for a thread that, s
 
 class StartError(Exception):
     """The server cannot start; the text is one sentence that says why and what to do."""
-
-
-class Address(NamedTuple):
-    """The address of one transport."""
-
-    host: str
-    port: int
-
-    def on_this_device(self) -> Address:
-        """Return where programs of this device find it: what listens everywhere is found on loopback, too."""
-        return self._replace(host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Endpoints(NamedTuple):

@@ -40,6 +40,7 @@ from pocketserve.runtimes.registry import look_again, missing_framework
 from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.addresses import LOOPBACK
 
 _Target = tuple[ModelEntry, VersionEntry, VersionRecord]
 
@@ -82,7 +83,7 @@ class Service:
         self.traffic = Traffic()
         self.pairing = PairingDesk(token)
         self.pages = WebSessions()
-        self.page_url = f"http://127.0.0.1:{config.http_port}/"  # until the server knows its port
+        self.page_url = f"http://{LOOPBACK}:{config.http_port}/"  # until the server knows its port
         self.repository = Repository(config.models_dir)
         self._watch: FolderWatch | None = None
         self.quarantine = _open_quarantine(config, state_dir)

@@ -70,7 +70,7 @@ def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ports:
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(found.state))
     monkeypatch.setenv("POCKETSERVE_TOKEN", TOKEN)
     monkeypatch.setattr(facade, "DEFAULT_URL", f"http://127.0.0.1:{found.http}")
-    monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", found.socket)
+    monkeypatch.setattr(facade, "SOCKET_PORT", found.socket)
     return found
 
 

@@ -228,11 +228,11 @@ def test_automatic_choice(server, monkeypatch):
     monkeypatch.delenv("POCKETSERVE_URL", raising=False)
     monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
     monkeypatch.setattr(facade, "DEFAULT_URL", server.url)
-    monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", server.ready["socket"]["port"])
+    monkeypatch.setattr(facade, "SOCKET_PORT", server.ready["socket"]["port"])
     with Client(token=server.token) as client:
         assert client.predict("petals", [1, 2, 3])["model"] == "petals"
         assert client._sender.transport._current is client._sender.transport._socket
-    monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", free_port())
+    monkeypatch.setattr(facade, "SOCKET_PORT", free_port())
     with Client(token=server.token) as client:
         assert [client.predict("petals", [1, 2, 3])["model"] for _ in range(2)] == ["petals"] * 2
         assert client._sender.transport._current is client._sender.transport._http
@@ -245,7 +245,7 @@ def test_a_stranger_on_the_sockets_port_gets_no_token(server, monkeypatch, manne
     with socket.create_server(("127.0.0.1", 0)) as stranger, socket.create_server(("127.0.0.1", 0)) as http:
         monkeypatch.delenv("POCKETSERVE_URL", raising=False)
         monkeypatch.setattr(facade, "DEFAULT_URL", f"http://127.0.0.1:{http.getsockname()[1]}")
-        monkeypatch.setattr(facade, "DEFAULT_SOCKET_PORT", stranger.getsockname()[1])
+        monkeypatch.setattr(facade, "SOCKET_PORT", stranger.getsockname()[1])
         http.setblocking(False)
 
         def receive() -> None:

@@ -27,7 +27,8 @@ import waiting_labels
 from conftest import MODELS
 from http_running import is_closed
 from pocketserve.config import PREFIX, Config
-from pocketserve.server import Address, Endpoints, write_ready_file
+from pocketserve.server import Endpoints, write_ready_file
+from pocketserve_wire.addresses import Address
 from ports import free_port
 
 TIMEOUT_S = 30.0

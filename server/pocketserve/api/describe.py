@@ -17,8 +17,8 @@ from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.base import Describer
 from pocketserve.tasks.form import FormProvider
 from pocketserve.tensors import spec_metadata
+from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK
 
-DEFAULT_PORT = 8470
 SHOWN_LABELS = 5
 PLAIN = {"input": "numbers: a JSON array, an object of arrays by input name, or a .npy file", "example": "input.json"}
 
@@ -38,7 +38,7 @@ with Client() as client:
 
 
 def describe_model(
-    entry: ModelEntry, running: ModelHandle, port: int = DEFAULT_PORT, local: str = "", note: str = ""
+    entry: ModelEntry, running: ModelHandle, port: int = HTTP_PORT, local: str = "", note: str = ""
 ) -> dict[str, Any]:
     """Return a model's metadata as ``GET /v2/models/NAME`` answers it: the protocol's own keys come first.
 
@@ -91,7 +91,7 @@ def _card(model: LoadedModel, labels: Sequence[str], port: int, local: str) -> d
     task = model.task
     texts: Mapping[str, str] = task.describe() if isinstance(task, Describer) else PLAIN
     file = example_file(model)
-    url = f"http://127.0.0.1:{port or DEFAULT_PORT}/predictions/{quote(model.entry.name, safe='')}"
+    url = f"http://{LOOPBACK}:{port or HTTP_PORT}/predictions/{quote(model.entry.name, safe='')}"
     parts = {
         "file": file,
         "quoted_file": json.dumps(file),

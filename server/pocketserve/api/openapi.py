@@ -11,6 +11,7 @@ from pocketserve.api.messages import ApiResponse, Route, json_response, load_han
 from pocketserve.tasks import parameters
 from pocketserve.tasks.form import ACCEPTED
 from pocketserve_wire import DATATYPES, ErrorCode
+from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK
 from pocketserve_wire.limits import MAX_TENSOR_NAME_CHARS
 
 Schema = dict[str, Any]
@@ -249,7 +250,7 @@ _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
 }
 
 
-def describe_routes(routes: Sequence[Route], port: int = 8470, *, auth: bool = True) -> ApiResponse:
+def describe_routes(routes: Sequence[Route], port: int = HTTP_PORT, *, auth: bool = True) -> ApiResponse:
     """Describe these routes of a server with that HTTP port; ``auth`` says that a token is asked for."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -264,7 +265,7 @@ def describe_routes(routes: Sequence[Route], port: int = 8470, *, auth: bool = T
                 "description": "Machine-learning models served on the phone itself.",
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
-            "servers": [{"url": f"http://127.0.0.1:{port}"}],
+            "servers": [{"url": f"http://{LOOPBACK}:{port}"}],
             "paths": paths,
             "components": {
                 "schemas": SCHEMAS,

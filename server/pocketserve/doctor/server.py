@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.finding import Finding, ok, warning
 from pocketserve.doctor.settings import Settings
+from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, SOCKET_PORT, Address
 
 SUBJECT = "server"
 VARIABLE = "POCKETSERVE_URL"
-DEFAULT_PORTS = {"http": 8470, "socket": 8471}  # where clients look without other settings
+DEFAULT_PORTS = {"http": HTTP_PORT, "socket": SOCKET_PORT}
 TIMEOUT_S = 3.0
 MAX_ANSWER = 4096
 
@@ -32,12 +33,11 @@ def check_server(device: Device, settings: Settings) -> Iterator[Finding]:
             fix = f"pocketserve serve, or unset {VARIABLE}" if source == VARIABLE else "pocketserve serve"
             yield warning(SUBJECT, f"no server runs at {url}, where {source} says: {fault}", fix)
     elif config is not None and config.http_port:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
-        url = f"http://{f'[{host}]' if ':' in host and host[0] != '[' else host}:{config.http_port}"
+        url = f"http://{Address(config.host, config.http_port).on_this_device()}"
         fault = _ask(url)
         if fault is not None:
             yield ok(SUBJECT, f"no server runs at {url} ({fault})", "pocketserve serve")
-        elif config.http_port == DEFAULT_PORTS["http"]:
+        elif config.http_port == HTTP_PORT:
             yield ok(SUBJECT, f"a server answers at {url}")
         else:
             sentence = f"a server answers at {url}; clients look elsewhere by default"
@@ -52,7 +52,7 @@ def _ask(url: str) -> str | None:
     except ValueError:
         scheme, host, port = "", None, None
     if not host or scheme not in DEFAULT_PORTS:
-        return "an address looks like http://127.0.0.1:8470 or socket://127.0.0.1:8471"
+        return f"an address looks like http://{LOOPBACK}:{HTTP_PORT} or socket://{LOOPBACK}:{SOCKET_PORT}"
     port = port or DEFAULT_PORTS[scheme]
     try:
         if scheme == "http":

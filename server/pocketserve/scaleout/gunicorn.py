@@ -15,10 +15,11 @@ from pocketserve.auth.guard import TokenFileError
 from pocketserve.config import Config, ConfigError, load_config
 from pocketserve.scaleout import wsgi
 from pocketserve.scaleout.worker_slot import NoSlotError
-from pocketserve.server import Address, Endpoints, StartError, write_ready_file
+from pocketserve.server import Endpoints, StartError, write_ready_file
 from pocketserve.state.permissions import StateFolderError
 from pocketserve.state.run_lock import RunLock
 from pocketserve.system import binds_loopback
+from pocketserve_wire.addresses import Address
 
 KEPT_OPEN_S = 75  # an idle connection; the clients' own pools keep theirs for a minute
 NO_SIGN_S = 300  # without which a worker counts as stuck; to import a framework may hold the interpreter for long

@@ -16,6 +16,7 @@ from pocketserve.cli.output import print_text
 from pocketserve.config import Config, load_config
 from pocketserve.messages import listed, plural
 from pocketserve.system import is_loopback
+from pocketserve_wire.addresses import Address
 
 _MAX_REPLICAS = 1000
 _MAX_NAMED = 8  # models that are named at start
@@ -104,7 +105,7 @@ def _deploy(config: Config, replicas: tuple[int, int], address: str) -> None:
 
 def _until_stopped(config: Config) -> None:
     """Wait for the signal that ends a command."""
-    from pocketserve.server import Address, Endpoints, write_ready_file
+    from pocketserve.server import Endpoints, write_ready_file
     from pocketserve.state.run_lock import RunLock
 
     http = Address(config.host, config.http_port)

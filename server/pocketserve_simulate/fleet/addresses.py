@@ -8,8 +8,6 @@ from typing import Final
 
 from pocketserve_simulate.phone.processes import PhoneError
 
-HTTP_PORT: Final = 8470
-SOCKET_PORT: Final = 8471
 MAX_PHONES: Final = 250
 BLOCKS: Final = 255
 

@@ -13,10 +13,11 @@ from typing import Final, TypeVar
 
 from pocketserve.engine.device.cores import usable_cores
 from pocketserve_client import Client
-from pocketserve_simulate.fleet.addresses import HTTP_PORT, SOCKET_PORT, AddressBlock
+from pocketserve_simulate.fleet.addresses import AddressBlock
 from pocketserve_simulate.phone.device import PhoneModel
 from pocketserve_simulate.phone.phone import Phone
 from pocketserve_simulate.phone.processes import PhoneError
+from pocketserve_wire.addresses import HTTP_PORT, SOCKET_PORT
 
 T = TypeVar("T")
 

@@ -14,9 +14,10 @@ from pocketserve_simulate.phone.device import PhoneModel, map_cores
 from pocketserve_simulate.phone.device_image import DeviceImage
 from pocketserve_simulate.phone.events import KINDS, Condition, EventError, PhoneEvent, check_event, combine
 from pocketserve_simulate.phone.mount_masks import ABSENT, find_covers, launcher
-from pocketserve_simulate.phone.port_hijacker import LOOPBACK, PortHijacker
+from pocketserve_simulate.phone.port_hijacker import PortHijacker
 from pocketserve_simulate.phone.processes import Processes
 from pocketserve_simulate.phone.throttle import DutyCycle
+from pocketserve_wire.addresses import LOOPBACK
 
 GUEST = "; another command has this folder: what the system tells of cores, memory and battery is that one's"
 

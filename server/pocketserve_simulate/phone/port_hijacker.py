@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pocketserve.doctor.device import Device
 from pocketserve.doctor.ports import listeners
+from pocketserve_wire.addresses import LOOPBACK
 from pocketserve_wire.frames import FrameType, json_frame
 from pocketserve_wire.handshake import AUTH_HMAC, NONCE_BYTES, VERSION
 from pocketserve_wire.strict_json import dumps
 
-LOOPBACK = "127.0.0.1"
 MAX_RECORDED_BYTES = 1 << 16
 MAX_CONNECTIONS = 256
 JOIN_S = 5.0

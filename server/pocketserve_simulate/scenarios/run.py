@@ -22,8 +22,8 @@ from pocketserve_simulate.scenarios.questions import Question, prepare_questions
 from pocketserve_simulate.scenarios.record import Life, PastEvent, Record
 from pocketserve_simulate.scenarios.scenario import DISTURBANCES, TENSORS, Scenario, ScenarioError
 from pocketserve_simulate.scenarios.traffic import App, ServerAddresses
+from pocketserve_wire.addresses import LOOPBACK
 
-HOST: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 120.0
 STATISTICS_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.1
@@ -43,7 +43,7 @@ class Simulation:
         self._arguments += ["--ready-file", str(self._ready), "--token-file", str(token)]
         self._arguments += ["--state-dir", str(folder / "state"), "--log-level", "warning", *scenario.options]
         self._arguments += ["--load", *scenario.load] if scenario.load else []
-        self._addresses = ServerAddresses(f"http://{HOST}:{http_port}", f"socket://{HOST}:{socket_port}", token)
+        self._addresses = ServerAddresses(f"http://{LOOPBACK}:{http_port}", f"socket://{LOOPBACK}:{socket_port}", token)
         self._questions: Mapping[str, list[Question]] = {}
         self._misbehaving: list[MisbehavingClient] = []
         self._begin = 0.0
@@ -154,7 +154,7 @@ class Simulation:
 
 def _free_ports() -> tuple[int, int]:
     """Return two ports that nobody listens on: a server that is started again must come back where it was."""
-    with socket.create_server((HOST, 0)) as first, socket.create_server((HOST, 0)) as second:
+    with socket.create_server((LOOPBACK, 0)) as first, socket.create_server((LOOPBACK, 0)) as second:
         return first.getsockname()[1], second.getsockname()[1]
 
 

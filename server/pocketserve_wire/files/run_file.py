@@ -15,11 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pocketserve_wire.addresses import LOOPBACK
+
 FOLDER: Final = "runs"
 MAX_FILE_BYTES: Final = 32_768  # a path may have 4,096 bytes, each written with six
 MAX_FILES: Final = 64
 LATEST: Final = 253_402_300_799.0  # the end of the year 9999, the last that Python can format
-HOSTS_OF_LOOPBACK: Final = ("127.0.0.1", "0.0.0.0")  # addresses whose listener has the port on 127.0.0.1
+HOSTS_OF_LOOPBACK: Final = (LOOPBACK, "0.0.0.0")  # addresses whose listener has the port on 127.0.0.1
 
 
 class Run(NamedTuple):

@@ -18,6 +18,7 @@ from pocketserve.cli.output import print_text
 from pocketserve.cli.running.browser import open_browser
 from pocketserve.cli.running.stop import find_server
 from pocketserve.system import LOOPBACK_HOSTS
+from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, Address
 
 if TYPE_CHECKING:
     from pocketserve.config import Config
@@ -105,6 +106,5 @@ def _own_address() -> str | None:
     if server is None or not server.http:
         return None
     http = urlsplit(f"//{server.http}")
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(http.hostname or "", http.hostname or "127.0.0.1")
-    scheme, port = ("socket", server.ports[1]) if len(server.ports) > 1 else ("http", http.port)
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme, port = ("socket", server.ports[1]) if len(server.ports) > 1 else ("http", http.port or HTTP_PORT)
+    return f"{scheme}://{Address(http.hostname or LOOPBACK, port).on_this_device()}"

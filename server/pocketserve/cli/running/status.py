@@ -13,11 +13,11 @@ from pocketserve.cli.commands.bench import memory_of
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.output import human_bytes, print_control, print_facts, print_json, print_table, print_text
 from pocketserve.cli.running.stop import find_server
+from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, Address
 
 if TYPE_CHECKING:
     from pocketserve_client import Client
 
-DEFAULT_URL = "http://127.0.0.1:8470"  # as the client has it
 EVERY_S = 2.0
 CLEAR_SCREEN = "\033[H\033[2J"
 
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     url = options.url or os.environ.get("POCKETSERVE_URL")
     if url is None:
         server = find_server(None)
-        url = options.url = f"http://{server.http}" if server is not None else DEFAULT_URL
+        url = options.url = f"http://{server.http if server is not None else Address(LOOPBACK, HTTP_PORT)}"
     with open_client(options) as client:
         try:
             while True:
