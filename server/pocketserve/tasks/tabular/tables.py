@@ -58,22 +58,23 @@ class Rows:
 
     def form_features(self) -> list[Feature]:
         """Return the columns by their names; none where they have none."""
-        specs = self.columns or [self.spec] * len(self.features)
-        kinds = ["string" if spec.datatype == "BYTES" else "number" for spec in specs]
-        facts = zip_longest(self.features, self.units, kinds, *self.ranges)
-        return [Feature(name, unit or "", kind, low, high) for name, unit, kind, low, high in facts]
+        facts = zip_longest(*self._columns(len(self.features)), *self.ranges)
+        return [
+            Feature(name, unit or "", "string" if datatype == "BYTES" else "number", low, high)
+            for name, unit, datatype, low, high in facts
+        ]
 
     def columns_of_row(self) -> list[dict[str, str]]:
         """Return ``{"name", "unit", "datatype"}`` of each feature; empty where nobody would write them by hand."""
         width = len(self.features) or max(self.spec.shape[1], 0)
         if width > MAX_TYPED_COLUMNS:
             return []
-        datatypes = [column.datatype for column in self.columns] or [self.spec.datatype] * width
-        names, units = self.features or [""] * width, self.units or [""] * width
-        return [
-            {"name": name, "unit": unit, "datatype": datatype}
-            for name, unit, datatype in zip(names, units, datatypes, strict=True)
-        ]
+        columns = zip_longest(*self._columns(width), fillvalue="")
+        return [{"name": name, "unit": unit, "datatype": datatype} for name, unit, datatype in columns]
+
+    def _columns(self, width: int) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+        """Return names, units and datatypes of that many columns; names and units may be missing."""
+        return self.features, self.units, [spec.datatype for spec in self.columns] or [self.spec.datatype] * width
 
     def read(self, body: memoryview) -> tuple[dict[str, Array], int]:
         """Return the input arrays by name, and the number of rows."""
