@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,9 +116,9 @@ def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | No
     Raises:
         ToolchainError: it cannot be had on this machine.
     """
-    folder = (folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".android-toolchain")).absolute()
+    folder = (folder or toolchain_folder()).absolute()
     java_bin = find_jdk()
-    ensure(folder, mirror or os.environ.get(MIRROR_VARIABLE), debs or _path_variable(DEBS_VARIABLE))
+    make_once(folder, __file__, lambda: _fill(folder, mirror, debs or fetched_before()))
     jars = folder / "root/usr/share/java"
     found = Paths(
         folder=folder,
@@ -165,32 +165,45 @@ def find_jdk() -> Path:
     return Path(javac).absolute().parent
 
 
-def ensure(folder: Path, mirror: str | None, debs: Path | None) -> None:
-    """Make the folder unless it is as wanted already; of several callers at once, one works and the others wait."""
+def make_once(folder: Path, script: str, make: Callable[[], None]) -> None:
+    """Fill a folder unless this very script has filled it; of several callers at once, one works and the others wait.
+
+    Args:
+        folder: its place counts, too: programs in it may name it.
+        script: the file that decides the content.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     stamp = folder / "made-from"
+    inputs = hashlib.sha256(f"{folder}\0{Path(script).read_text('utf-8')}".encode()).hexdigest()
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_text() == fingerprint(folder):
-            return
-        stamp.unlink(missing_ok=True)
-        require("dpkg-deb")
-        store = folder / "debs"
-        store.mkdir(exist_ok=True)
-        if debs is not None:
-            _take_from(debs, store)
-        if missing := _missing(store):
-            _download(store, missing, mirror)
-        _verify(store)
-        _unpack(store, folder / "root")
-        _write_programs(folder)
-        stamp.write_text(fingerprint(folder))
+        if not (stamp.exists() and stamp.read_text() == inputs):
+            stamp.unlink(missing_ok=True)
+            make()
+            stamp.write_text(inputs)
 
 
-def fingerprint(folder: Path) -> str:
-    """A hash of everything that decides the content, its own place included (the programs name it)."""
-    parts = (str(folder), repr(PACKAGES), Path(__file__).read_text("utf-8"))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+def folder_for(part: str, folder: Path | None) -> Path:
+    """Return a folder, by default the one for a part such as ``kotlin`` below the toolchain's own."""
+    return (folder or toolchain_folder() / part).absolute()
+
+
+def toolchain_folder() -> Path:
+    """Return the folder that the environment names, else the clone's."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".android-toolchain")
+
+
+def _fill(folder: Path, mirror: str | None, debs: Path | None) -> None:
+    require("dpkg-deb")
+    store = folder / "debs"
+    store.mkdir(exist_ok=True)
+    if debs is not None:
+        _take_from(debs, store)
+    if missing := _missing(store):
+        _download(store, missing, mirror)
+    _verify(store)
+    _unpack(store, folder / "root")
+    _write_programs(folder)
 
 
 # Getting packages
@@ -237,6 +250,31 @@ def _download(store: Path, wanted: Sequence[str], mirror: str | None) -> None:
             os.replace(file, store / file.name.replace("%3a", "_"))
 
 
+def unpack_packages(
+    root: Path, names: Mapping[str, str | None], release: str, title: str, mirror: str | None, debs: Path | None
+) -> None:
+    """Unpack Debian packages into a folder: those that were fetched before, and the others from the mirror.
+
+    Args:
+        names: package -> SHA-256 that its file must have, None for any.
+        title: what they are, for whoever waits.
+    """
+    require("dpkg-deb")
+    local = {name: _deb(debs, name) if debs else None for name in names}
+    if missing := [f"{name}/{release}" for name, file in local.items() if file is None]:
+        require("apt-get")
+        say(f"fetching {title} from Debian …")
+        with private_apt(mirror or system_mirror(), (release,)) as apt:
+            run([*apt, "update"], "Debian's package lists cannot be fetched", root)
+            run([*apt, "download", *missing], f"{title} cannot be fetched", root)
+    for name, expected in names.items():
+        file = local[name] or _deb(root, name)
+        assert file is not None  # the download would have failed
+        if expected and hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+            raise ToolchainError(f"{file.name} is not the expected file (SHA-256 differs)")
+        run(["dpkg-deb", "-x", str(file), str(root)], f"{file.name} cannot be unpacked")
+
+
 def require(program: str) -> None:
     if shutil.which(program) is None:
         raise ToolchainError(
@@ -246,7 +284,9 @@ def require(program: str) -> None:
 
 
 def system_mirror() -> str:
-    """The Debian mirror that the system's own apt uses."""
+    """Return the Debian mirror that the environment names, else the one that the system's own apt uses."""
+    if mirror := os.environ.get(MIRROR_VARIABLE):
+        return mirror
     form = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
     told = subprocess.run(
         ["apt-get", "indextargets", "--format", form, "Identifier: Packages"],
@@ -359,8 +399,9 @@ def _check_complete(found: Paths) -> None:
                 raise ToolchainError(f"{name} is missing ({path}); delete {found.folder} and try again")
 
 
-def _path_variable(name: str) -> Path | None:
-    value = os.environ.get(name)
+def fetched_before() -> Path | None:
+    """Return the folder with packages that the environment names."""
+    value = os.environ.get(DEBS_VARIABLE)
     return Path(value).expanduser() if value else None
 
 

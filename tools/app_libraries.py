@@ -10,8 +10,6 @@ are pinned by their hashes, so that the same sources make the same app. A second
 from __future__ import annotations
 
 import argparse
-import fcntl
-import hashlib
 import os
 import re
 import sys
@@ -24,13 +22,11 @@ from android_toolchain import (
     DEBS_VARIABLE,
     FOLDER_VARIABLE,
     MIRROR_VARIABLE,
-    ROOT,
     ToolchainError,
-    private_apt,
-    require,
-    run,
-    say,
-    system_mirror,
+    fetched_before,
+    folder_for,
+    make_once,
+    unpack_packages,
 )
 
 RELEASE = "bookworm"
@@ -48,7 +44,6 @@ QR_CLASSES = re.compile(
     r"|com/google/zxing/qrcode/(QRCodeReader|decoder/[^/]*|detector/[^/]*)\.class"
 )
 """What the reader of QR codes refers to; tests read codes by these alone."""
-NO_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def zxing() -> Path:
@@ -80,58 +75,27 @@ def fetch(folder: Path | None = None, mirror: str | None = None, debs: Path | No
     Raises:
         ToolchainError: it cannot be had on this machine, or a package is another one than expected.
     """
-    toolchain = Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".android-toolchain")
-    folder = (folder or toolchain / "app-libraries").absolute()
-    given = os.environ.get(DEBS_VARIABLE)
-    debs = debs or (Path(given).expanduser() if given else None)
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp, made_from = folder / "made-from", hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_text() == made_from:
-            return folder
-        require("dpkg-deb")
-        with tempfile.TemporaryDirectory(dir=folder) as name:
-            work = Path(name)
-            for package in _packages(work, mirror or os.environ.get(MIRROR_VARIABLE), debs):
-                run(["dpkg-deb", "-x", str(package), str(work)], f"{package.name} cannot be unpacked")
-            _keep(work, folder)
-        stamp.write_text(made_from)
-    return folder
+    target = folder_for("app-libraries", folder)
+    make_once(target, __file__, lambda: _fill(target, mirror, debs or fetched_before()))
+    return target
 
 
-def _keep(root: Path, folder: Path) -> None:
-    """Put what is used of the unpacked packages into the folder."""
-    kept = root / "kept.jar"
-    keep_classes(root / "usr/share/java/core.jar", kept)
-    os.replace(kept, folder / "zxing.jar")
-    (folder / "roboto").mkdir(exist_ok=True)
-    for weight in ("Regular", "Medium"):
-        name = f"Roboto-{weight}.ttf"
-        os.replace(root / "usr/share/fonts/truetype/roboto/unhinted/RobotoTTF" / name, folder / "roboto" / name)
+def _fill(folder: Path, mirror: str | None, debs: Path | None) -> None:
+    """Put what is used of the packages into the folder."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        root = Path(name)
+        unpack_packages(root, PACKAGES, RELEASE, "ZXing and Roboto (3 MB)", mirror, debs)
+        keep_classes(root / "usr/share/java/core.jar", folder / "zxing.jar")
+        (folder / "roboto").mkdir(exist_ok=True)
+        for file in ("Roboto-Regular.ttf", "Roboto-Medium.ttf"):
+            os.replace(root / "usr/share/fonts/truetype/roboto/unhinted/RobotoTTF" / file, folder / "roboto" / file)
 
 
 def keep_classes(whole: Path, kept: Path) -> None:
     """Write ZXing's jar again with the classes of QR codes only."""
     with zipfile.ZipFile(whole) as source, zipfile.ZipFile(kept, "w") as target:
         for name in sorted(filter(QR_CLASSES.fullmatch, source.namelist())):
-            target.writestr(zipfile.ZipInfo(name, NO_DATE), source.read(name))
-
-
-def _packages(work: Path, mirror: str | None, debs: Path | None) -> list[Path]:
-    """Return the packages' files: those that were fetched before, and the others from the mirror; all as expected."""
-    kept = {name: next(iter(sorted(debs.glob(f"{name}_*.deb"))), None) if debs else None for name in PACKAGES}
-    if missing := [f"{name}/{RELEASE}" for name, file in kept.items() if file is None]:
-        require("apt-get")
-        say("fetching ZXing and Roboto from Debian (3 MB) …")
-        with private_apt(mirror or system_mirror(), (RELEASE,)) as apt:
-            run([*apt, "update"], "Debian's package lists cannot be fetched", work)
-            run([*apt, "download", *missing], "what the companion app is made with cannot be fetched", work)
-    files = [kept[name] or next(work.glob(f"{name}_*.deb")) for name in PACKAGES]
-    for file, expected in zip(files, PACKAGES.values(), strict=True):
-        if hashlib.sha256(file.read_bytes()).hexdigest() != expected:
-            raise ToolchainError(f"{file.name} is not the expected file (SHA-256 differs)")
-    return files
+            target.writestr(zipfile.ZipInfo(name), source.read(name))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

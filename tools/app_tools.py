@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import fcntl
-import hashlib
-import os
 import shutil
 import sys
 import tempfile
@@ -26,14 +23,12 @@ from android_toolchain import (
     DEBS_VARIABLE,
     FOLDER_VARIABLE,
     MIRROR_VARIABLE,
-    ROOT,
     ToolchainError,
     class_path,
-    private_apt,
-    require,
-    run,
-    say,
-    system_mirror,
+    fetched_before,
+    folder_for,
+    make_once,
+    unpack_packages,
 )
 
 RELEASE = "bookworm"
@@ -83,44 +78,20 @@ def paths(folder: Path | None = None, mirror: str | None = None, debs: Path | No
     Raises:
         ToolchainError: it cannot be had on this machine.
     """
-    toolchain = Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".android-toolchain")
-    folder = (folder or toolchain / "app-tools").absolute()
-    given = os.environ.get(DEBS_VARIABLE)
-    _ensure(folder, mirror or os.environ.get(MIRROR_VARIABLE), debs or (Path(given).expanduser() if given else None))
-    return AppTools(*(class_path(folder, jars) for jars in (COMPILER_JARS, LIBRARY_JARS, PROGUARD_JARS, MERGER_JARS)))
+    target = folder_for("app-tools", folder)
+    make_once(target, __file__, lambda: _fill(target, mirror, debs or fetched_before()))
+    return AppTools(*(class_path(target, jars) for jars in (COMPILER_JARS, LIBRARY_JARS, PROGUARD_JARS, MERGER_JARS)))
 
 
-def _ensure(folder: Path, mirror: str | None, debs: Path | None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp, made_from = folder / "made-from", hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_text() == made_from:
-            return
-        stamp.unlink(missing_ok=True)
-        require("dpkg-deb")
-        with tempfile.TemporaryDirectory(dir=folder) as name:
-            work = Path(name)
-            for package in _packages(work, mirror, debs):
-                run(["dpkg-deb", "-x", str(package), str(work)], f"{package.name} cannot be unpacked")
-            for jar in {*COMPILER_JARS, *LIBRARY_JARS, *PROGUARD_JARS, *MERGER_JARS}:
-                found = work / "usr/share/java" / f"{jar}.jar"
-                if not found.exists():
-                    raise ToolchainError(f"Debian's packages hold no {found.name} any more")
-                shutil.copyfile(found, folder / found.name)
-        stamp.write_text(made_from)
-
-
-def _packages(work: Path, mirror: str | None, debs: Path | None) -> list[Path]:
-    """The packages' files: those that were fetched before, and the others from the mirror."""
-    kept = {name: next(iter(debs.glob(f"{name}_*.deb")), None) if debs else None for name in PACKAGES}
-    if missing := [f"{name}/{RELEASE}" for name, file in kept.items() if file is None]:
-        require("apt-get")
-        say("fetching Kotlin, ProGuard and the manifest merger from Debian (about 60 MB) …")
-        with private_apt(mirror or system_mirror(), (RELEASE,)) as apt:
-            run([*apt, "update"], "Debian's package lists cannot be fetched", work)
-            run([*apt, "download", *missing], "what apps are built with cannot be fetched", work)
-    return [*work.glob("*.deb"), *(file for file in kept.values() if file is not None)]
+def _fill(folder: Path, mirror: str | None, debs: Path | None) -> None:
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        root, title = Path(name), "Kotlin, ProGuard and the manifest merger (about 60 MB)"
+        unpack_packages(root, dict.fromkeys(PACKAGES), RELEASE, title, mirror, debs)
+        for jar in {*COMPILER_JARS, *LIBRARY_JARS, *PROGUARD_JARS, *MERGER_JARS}:
+            source = root / "usr/share/java" / f"{jar}.jar"
+            if not source.exists():
+                raise ToolchainError(f"Debian's packages hold no {source.name} any more")
+            shutil.copyfile(source, folder / source.name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,20 +10,18 @@ touched. The C library is the system's own, which must be as new as that of the 
 from __future__ import annotations
 
 import argparse
-import fcntl
-import hashlib
 import os
 import platform
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from android_toolchain import MIRROR_VARIABLE, ROOT, ToolchainError, require, run, say, system_mirror
+from android_toolchain import MIRROR_VARIABLE, ROOT, ToolchainError, make_once, require, run, say, system_mirror
 from debian_root import fetch_root
 
 
@@ -74,10 +72,7 @@ def provide(name: str, folder: Path | None = None, mirror: str | None = None) ->
     if folder is None and (installed := find(name)) is not None:
         return installed
     program = _folder(folder) / name / name
-    _make_once(
-        program.parent,
-        lambda: _fetch(BROWSERS[name], program, mirror or os.environ.get(MIRROR_VARIABLE) or system_mirror()),
-    )
+    make_once(program.parent, __file__, lambda: _fetch(BROWSERS[name], program, mirror or system_mirror()))
     return program
 
 
@@ -88,25 +83,12 @@ def provide_lighthouse() -> list[str]:
         ToolchainError: there is no npm, or it cannot be fetched.
     """
     folder = _folder() / "lighthouse"
-    _make_once(folder, lambda: _fetch_lighthouse(folder))
+    make_once(folder, __file__, lambda: _fetch_lighthouse(folder))
     return ["node", str(folder / "node_modules" / "lighthouse" / "cli" / "index.js")]
 
 
 def _folder(folder: Path | None = None) -> Path:
     return (folder or Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".browsers")).absolute()
-
-
-def _make_once(folder: Path, make: Callable[[], None]) -> None:
-    """Fill a folder, unless it was filled by this very file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp = folder / "made-from"
-    inputs = hashlib.sha256(f"{folder}\0{Path(__file__).read_text('utf-8')}".encode()).hexdigest()
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (stamp.exists() and stamp.read_text() == inputs):
-            stamp.unlink(missing_ok=True)
-            make()
-            stamp.write_text(inputs)
 
 
 def _fetch_lighthouse(folder: Path) -> None:

