@@ -23,13 +23,13 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 SOURCES = HERE / "java" / "src"
 TESTS = HERE / "java" / "test"
 KTX = HERE / "ktx"
@@ -39,8 +39,6 @@ DESKTOP_PACKAGE = "dev.pocketserve.desktop"
 JSON_JAR = "org.json.jar"
 STEP_TIMEOUT_S = 300
 TEST_TIMEOUT_S = 600
-NO_DATE = (1980, 1, 1, 0, 0, 0)
-"""All entries of a jar carry it, so that the same sources make the same jar."""
 
 
 class BuildError(Exception):
@@ -72,17 +70,36 @@ def load(script: Path) -> Any:
 
 def load_toolchain() -> Any:
     """Where the tools are, fetched if need be."""
-    return load(HERE.parent / "tools" / "android_toolchain.py").paths()
+    return load(ROOT / "tools" / "android_toolchain.py").paths()
 
 
 def load_kotlin() -> Any:
     """Where Kotlin is, fetched if need be; after ``load_toolchain``."""
-    return load(HERE.parent / "tools" / "kotlin_tools.py").paths()
+    return load(ROOT / "tools" / "kotlin_tools.py").paths()
 
 
 def version() -> str:
     """Return the project's version."""
-    return str(load(HERE.parent / "server/pocketserve_wire/version.py").__version__)
+    return str(load(ROOT / "server/pocketserve_wire/version.py").__version__)
+
+
+def run(
+    command: Sequence[object], step: str, timeout_s: float = STEP_TIMEOUT_S, variables: Mapping[str, str] | None = None
+) -> None:
+    """Run a step's program.
+
+    Raises:
+        BuildError: it failed, or took too long.
+    """
+    words, environment = [str(part) for part in command], {**os.environ, **(variables or {})}
+    try:
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{step} did not end within {timeout_s:g} s") from None
+    if done.returncode != 0:
+        raise BuildError(f"{step} failed (exit code {done.returncode}):\n{done.stdout}{done.stderr}")
 
 
 class Build:
@@ -109,7 +126,7 @@ class Build:
         folder = self._empty("docs")
         command = [self.tools.java.with_name("javadoc"), "-quiet", "-Xdoclint:all", "-Xwerror", "-notimestamp"]
         command += ["-source", "8", "-bootclasspath", self.tools.android_jar, "-encoding", "UTF-8", "-d", folder]
-        self._run([*command, *_java_files(SOURCES)], "docs")
+        run([*command, *_java_files(SOURCES)], "docs")
         return folder
 
     def ktx(self, library: Path | None = None) -> Path:
@@ -120,7 +137,7 @@ class Build:
         command += ["-no-jdk", "-no-stdlib", "-no-reflect", "-jvm-target", "1.8", "-Xexplicit-api=strict"]
         # A class for each SAM conversion: invokedynamic is nothing for Android 6.
         command += ["-Xsam-conversions=class", "-module-name", "pocketserve-bridge-ktx", "-cp", seen, "-d", classes]
-        self._run([*command, KTX / "src"], "kotlinc")
+        run([*command, KTX / "src"], "kotlinc")
         return self._jar(classes, "pocketserve-bridge-ktx.jar")
 
     def aar(self) -> Path:
@@ -139,14 +156,14 @@ class Build:
     def style(self) -> None:
         """Checkstyle over the library and the desktop stand-in."""
         command = [self.tools.java, "-cp", self.tools.checkstyle, "com.puppycrawl.tools.checkstyle.Main"]
-        self._run([*command, "-c", HERE / "checkstyle.xml", SOURCES, DESKTOP], "style")
+        run([*command, "-c", HERE / "checkstyle.xml", SOURCES, DESKTOP], "style")
 
     def dexed(self, *jars: Path) -> Path:
         """The library, or other jars, after a way through Android's bytecode: what a phone runs, on this machine."""
         dex, back = self.output / "classes.dex", self.output / "pocketserve-bridge-dexed.jar"
         translator = [self.tools.java, "-cp", self.tools.dx_jar, "com.android.dx.command.Main"]
-        self._run([*translator, "--dex", "--min-sdk-version=23", f"--output={dex}", *(jars or [self.library()])], "dex")
-        self._run([self.tools.enjarify, "--force", "-o", back, dex], "enjarify")
+        run([*translator, "--dex", "--min-sdk-version=23", f"--output={dex}", *(jars or [self.library()])], "dex")
+        run([self.tools.enjarify, "--force", "-o", back, dex], "enjarify")
         return back
 
     def desktop(self, library: Path | None = None) -> Path:
@@ -182,7 +199,7 @@ class Build:
         report.unlink(missing_ok=True)
         given = {"pocketserve.vectors": str(VECTORS), **(properties or {})}
         command = self.test_command(library, tests, "RunTests", given)
-        self._run([*command, report, *names], "tests", TEST_TIMEOUT_S)
+        run([*command, report, *names], "tests", TEST_TIMEOUT_S)
         outcomes = [part.partition("\n") for part in report.read_text("utf-8").split("\f") if part]
         return [Outcome(test, trace) for test, _, trace in outcomes]
 
@@ -201,13 +218,11 @@ class Build:
     def _javac(self, classes: Path, sources: Path, options: Sequence[str]) -> None:
         # -options: javac 17 warns that -source 8 will go one day.
         command = [self.tools.javac, "-Xlint:all,-options", "-Werror", "-encoding", "UTF-8", "-g", "-d", classes]
-        self._run([*command, *options, *_java_files(sources)], "javac")
+        run([*command, *options, *_java_files(sources)], "javac")
 
     def _jar(self, classes: Path, name: str) -> Path:
-        jar = self.output / name
-        with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(path for path in classes.rglob("*") if path.is_file()):
-                archive.writestr(zipfile.ZipInfo(file.relative_to(classes).as_posix(), NO_DATE), file.read_bytes())
+        jar, maven = self.output / name, load(HERE / "maven.py")
+        maven.write_zip(jar, maven.files_below(classes))
         return jar
 
     def _empty(self, name: str) -> Path:
@@ -219,14 +234,6 @@ class Build:
     @staticmethod
     def _class_path(*parts: object) -> str:
         return os.pathsep.join(str(part) for part in parts)
-
-    @staticmethod
-    def _run(command: Sequence[object], step: str, timeout_s: float = STEP_TIMEOUT_S) -> None:
-        done = subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-        if done.returncode != 0:
-            raise BuildError(f"{step} failed (exit code {done.returncode}):\n{done.stdout}{done.stderr}")
 
 
 def test_classes(*, live: bool) -> list[str]:
@@ -278,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.step in (name, "all"):
                 made = step(build)  # type: ignore[operator]
                 print(f"{name}: {made or 'good'}")
-    except (BuildError, subprocess.TimeoutExpired, RuntimeError) as error:
+    except (BuildError, RuntimeError) as error:
         print(f"build: {error}", file=sys.stderr)
         return 1
     return 0

@@ -13,10 +13,8 @@ Needs a JDK 17 or newer and Debian packages, which ``tools/android_toolchain.py`
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -25,22 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from build import ROOT, SOURCES, BuildError, load, load_toolchain, run, version
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
 SAMPLE = HERE / "sample"
-LIBRARY = HERE / "java" / "src"
 OUTPUT = ROOT / "build" / "pocketserve-sample.apk"
 PASSWORD_VARIABLE = "POCKETSERVE_KEYSTORE_PASSWORD"
 ASSETS = {"LICENSE": ROOT / "LICENSE", "zxing.txt": SAMPLE / "assets" / "zxing.txt"}
 """What ZXing's license asks for, and this project's own."""
 MIN_SDK, TARGET_SDK = 23, 35
-STEP_TIMEOUT_S = 300
-NO_DATE = (1980, 1, 1, 0, 0, 0)
-"""Every entry carries it, so that the same sources make the same APK."""
-
-
-class BuildError(Exception):
-    """A step failed; the text is what its program said."""
 
 
 @dataclass(frozen=True)
@@ -52,37 +43,19 @@ class Key:
     password: str = "android"
 
 
-def load(name: str) -> Any:
-    """Import a script of the folder tools by its name."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def load_toolchain() -> Any:
-    """Where the tools are, fetched if need be."""
-    return load("android_toolchain").paths()
-
-
 def load_zxing() -> Path:
     """Return the jar that reads QR codes, fetched if need be."""
     if "android_toolchain" not in sys.modules:
-        load("android_toolchain")
-    jar: Path = load("app_libraries").zxing()
+        load(ROOT / "tools" / "android_toolchain.py")
+    jar: Path = load(ROOT / "tools" / "app_libraries.py").zxing()
     return jar
 
 
-def version() -> tuple[str, int]:
-    """The project's version, and the number that Android compares: 10,000 for each major, 100 for each minor one."""
-    text = (ROOT / "server/pocketserve_wire/version.py").read_text("utf-8")
-    match = re.search(r'"((\d+)\.(\d+)\.(\d+)[^"]*)"', text)
-    if match is None:
-        raise BuildError("server/pocketserve_wire/version.py has no version")
-    major, minor, patch = (int(part) for part in match.groups()[1:])
-    return match[1], max(1, 10_000 * major + 100 * minor + patch)
+def version_and_code() -> tuple[str, int]:
+    """Return the project's version, and the number that Android compares: 10,000 for each major, 100 for each minor."""
+    name = version()
+    major, minor, patch = map(int, re.findall(r"\d+", name)[:3])
+    return name, max(1, 10_000 * major + 100 * minor + patch)
 
 
 def build(tools: Any, output: Path = OUTPUT, key: Key | None = None) -> Path:
@@ -104,7 +77,7 @@ def build(tools: Any, output: Path = OUTPUT, key: Key | None = None) -> Path:
         aligned = work / "aligned.apk"
         unsigned = _pack(work, resources, dex)
         # Pages of 4 KiB for libraries (there are none), 4 bytes for all that is stored; never after signing.
-        _run([tools.zipalign, "-p", "4", unsigned, aligned], "zipalign")
+        run([tools.zipalign, "-p", "4", unsigned, aligned], "zipalign")
         signed = _sign(tools, work, aligned, key or Key())
         os.replace(signed, output)
     return output
@@ -113,31 +86,31 @@ def build(tools: Any, output: Path = OUTPUT, key: Key | None = None) -> Path:
 def _resources(tools: Any, work: Path) -> tuple[Path, Path]:
     """The manifest and the resources as an APK without code, and the sources of class R."""
     compiled, linked, generated = work / "resources.zip", work / "resources.apk", work / "generated"
-    _run([tools.aapt2, "compile", "--dir", SAMPLE / "res", "-o", compiled], "aapt2 compile")
-    name, code = version()
+    run([tools.aapt2, "compile", "--dir", SAMPLE / "res", "-o", compiled], "aapt2 compile")
+    name, code = version_and_code()
     command = [tools.aapt2, "link", "-o", linked, "-I", tools.framework_res, "--java", generated]
     # This aapt2 is older than <queries>, which it keeps all the same; tests read the result back.
     command += ["--warn-manifest-validation"]
     command += ["--manifest", SAMPLE / "AndroidManifest.xml", "--version-name", name, "--version-code", str(code)]
     command += ["--min-sdk-version", str(MIN_SDK), "--target-sdk-version", str(TARGET_SDK), compiled]
-    _run(command, "aapt2 link")
+    run(command, "aapt2 link")
     return linked, generated
 
 
 def _classes(tools: Any, work: Path, generated: Path, zxing: Path) -> Path:
     classes = work / "classes"
-    sources = [file for folder in (LIBRARY, SAMPLE / "src", generated) for file in sorted(folder.rglob("*.java"))]
+    sources = [file for folder in (SOURCES, SAMPLE / "src", generated) for file in sorted(folder.rglob("*.java"))]
     command = [tools.javac, "-source", "8", "-target", "8", "-Xlint:all,-options,-deprecation", "-Werror", "-g"]
     # javac sees no class that Android 6 does not have.
     command += ["-encoding", "UTF-8", "-bootclasspath", tools.android_jar, "-cp", zxing, "-d", classes]
-    _run([*command, *sources], "javac")
+    run([*command, *sources], "javac")
     return classes
 
 
 def _dex(tools: Any, work: Path, *classes: Path) -> Path:
     dex = work / "classes.dex"
     command = [tools.java, "-cp", tools.dx_jar, "com.android.dx.command.Main", "--dex", f"--min-sdk-version={MIN_SDK}"]
-    _run([*command, f"--output={dex}", *classes], "dx")
+    run([*command, f"--output={dex}", *classes], "dx")
     return dex
 
 
@@ -154,7 +127,7 @@ def _pack(work: Path, resources: Path, dex: Path) -> Path:
 
 
 def _add(target: zipfile.ZipFile, name: str, content: bytes, compression: int) -> None:
-    entry = zipfile.ZipInfo(name, NO_DATE)
+    entry = zipfile.ZipInfo(name)  # without a date: the same sources make the same APK
     entry.compress_type = compression
     entry.external_attr = 0o644 << 16
     target.writestr(entry, content)
@@ -169,27 +142,8 @@ def _sign(tools: Any, work: Path, aligned: Path, key: Key) -> Path:
     schemes = [f"--v{number}-signing-enabled={'true' if number < 4 else 'false'}" for number in (1, 2, 3, 4)]
     # By the environment, because other users can read a process's arguments.
     password = {PASSWORD_VARIABLE: key.password}
-    _run([*command, *schemes, "--out", signed, aligned], "apksigner", password)
+    run([*command, *schemes, "--out", signed, aligned], "apksigner", variables=password)
     return signed
-
-
-def _run(command: Sequence[object], step: str, variables: dict[str, str] | None = None) -> str:
-    words = [str(part) for part in command]
-    try:
-        done = subprocess.run(
-            words,
-            env={**os.environ, **(variables or {})},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=STEP_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise BuildError(f"{step} did not end within {STEP_TIMEOUT_S} s") from None
-    if done.returncode != 0:
-        raise BuildError(f"{step} failed (exit code {done.returncode}):\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 GROUP, BRIDGE, KTX = "dev.pocketserve", "pocketserve-bridge", "pocketserve-bridge-ktx"
 MIN_SDK = 23
-NO_DATE = (1980, 1, 1, 0, 0, 0)
 POM_SPACE = "http://maven.apache.org/POM/4.0.0"
 HASHES = ("md5", "sha1", "sha256", "sha512")
 MARKER = " do_not_remove: published-with-gradle-metadata "
@@ -77,7 +76,7 @@ def write_zip(path: Path, contents: Contents) -> None:
     """Write an archive whose entries are sorted and carry no date."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(contents):
-            entry = zipfile.ZipInfo(name, NO_DATE)
+            entry = zipfile.ZipInfo(name)
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, contents[name], zipfile.ZIP_DEFLATED)
 

@@ -27,6 +27,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pocketserve_wire import __version__
+
 ROOT = Path(__file__).resolve().parents[1]
 STEP_TIMEOUT_S = 1800.0
 CHANGELOG_ENTRY = r"^## {version}( |$)"
@@ -47,11 +49,6 @@ def check(root: Path, version: str) -> None:
     changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     if not re.search(CHANGELOG_ENTRY.format(version=re.escape(version)), changes, re.MULTILINE):
         raise ReleaseError(f"CHANGELOG.md has no entry '## {version}'; write what changed")
-
-
-def version_of(root: Path) -> str:
-    """Return the version, which stands in one file."""
-    return re.findall(r'"(.+)"$', (root / "server/pocketserve_wire/version.py").read_text("utf-8"), re.MULTILINE)[-1]
 
 
 def export(root: Path, folder: Path) -> Path:
@@ -228,13 +225,12 @@ def _run(folder: Path, variables: Mapping[str, str], *command: object) -> None:
         raise ReleaseError(f"{' '.join(words[1:4])} failed:\n{done.stdout}")
 
 
-def release(root: Path, target: Path) -> None:
+def release(root: Path, version: str, target: Path) -> None:
     """Build the release of the last commit, twice in two folders, and keep one.
 
     Raises:
         ReleaseError: the clone is not ready, a step failed, or the two differ.
     """
-    version = version_of(root)
     check(root, version)
     epoch = int(_output(root, "git", "log", "-1", "--format=%ct"))
     with tempfile.TemporaryDirectory(prefix="pocketserve-release-") as name:
@@ -255,7 +251,7 @@ def main() -> int:
     """Build; returns the exit code."""
     target = ROOT / "build" / "release"
     try:
-        release(ROOT, target)
+        release(ROOT, __version__, target)
     except ReleaseError as error:
         print(f"release: {error}", file=sys.stderr)
         return 1

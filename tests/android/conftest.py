@@ -17,12 +17,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def load_script(path: Path) -> ModuleType:
-    """A script as a module, without making its folder importable for everybody."""
+    """A script as a module; its folder is importable for as long as it takes to load."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 

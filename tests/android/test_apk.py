@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
+
+from .conftest import load_script
 
 pytestmark = pytest.mark.java
 BRIDGE = ROOT / "android_bridge"
@@ -47,12 +48,7 @@ def run(*command: object, code: int | None = 0, **variables: str) -> str:
 
 @pytest.fixture(scope="module")
 def builder() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_apk", BRIDGE / "build_apk.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["build_apk"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script(BRIDGE / "build_apk.py")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +105,7 @@ def test_another_key_is_taken(builder, toolchain, apk, tmp_path) -> None:
 
 
 def test_package_and_levels(builder, badging) -> None:
-    name, code = builder.version()
+    name, code = builder.version_and_code()
     package = f"package: name='dev.pocketserve.sample' versionCode='{code}' versionName='{name}'"
     assert badging.startswith(package)
     assert "sdkVersion:'23'" in badging and "targetSdkVersion:'35'" in badging

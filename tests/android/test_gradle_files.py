@@ -26,7 +26,7 @@ def test_they_name_what_the_apk_has() -> None:
     assert value("namespace") == value("applicationId") == package
     assert int(value("minSdk")) == builder.MIN_SDK
     assert int(value("compileSdk")) == int(value("targetSdk")) == builder.TARGET_SDK
-    assert (value("versionName"), int(value("versionCode"))) == builder.version()
+    assert (value("versionName"), int(value("versionCode"))) == builder.version_and_code()
 
 
 def test_the_library_is_the_one_that_is_published() -> None:
