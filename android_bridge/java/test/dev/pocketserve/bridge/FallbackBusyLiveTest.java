@@ -1,8 +1,9 @@
 package dev.pocketserve.bridge;
 
+import static dev.pocketserve.bridge.FallbackLiveTest.builder;
+import static dev.pocketserve.bridge.FallbackLiveTest.name;
 import static org.junit.Assert.assertEquals;
 
-import java.io.File;
 import org.junit.Test;
 
 /**
@@ -10,19 +11,6 @@ import org.junit.Test;
  * {@link FallbackLiveTest}.
  */
 public class FallbackBusyLiveTest {
-    private static PocketServe.Builder builder(String server) {
-        return PocketServe.builder()
-                .transport(Transport.valueOf(System.getProperty("pocketserve.transport")))
-                .httpPort(Integer.getInteger(server + ".http"))
-                .socketPort(Integer.getInteger(server + ".socket"))
-                .tokenFile(new File(System.getProperty(server + ".token")));
-    }
-
-    private static String name(String server) {
-        String port = System.getProperty("pocketserve.transport").equals("HTTP") ? ".http" : ".socket";
-        return "127.0.0.1:" + System.getProperty(server + port);
-    }
-
     @Test(timeout = LiveCases.LIMIT)
     public void aFullQueueGoesToTheOtherServer() throws Exception {
         try (PocketServe client = builder("pocketserve.phone").fallback(builder("pocketserve")).build();

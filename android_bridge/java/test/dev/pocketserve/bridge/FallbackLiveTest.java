@@ -23,7 +23,7 @@ public class FallbackLiveTest {
     private String phone;
     private String desktop;
 
-    private static PocketServe.Builder builder(String server) {
+    static PocketServe.Builder builder(String server) {
         return PocketServe.builder()
                 .transport(Transport.valueOf(System.getProperty("pocketserve.transport")))
                 .httpPort(Integer.getInteger(server + ".http"))
@@ -31,7 +31,7 @@ public class FallbackLiveTest {
                 .tokenFile(new File(System.getProperty(server + ".token")));
     }
 
-    private static String name(String server) {
+    static String name(String server) {
         String port = System.getProperty("pocketserve.transport").equals("HTTP") ? ".http" : ".socket";
         return "127.0.0.1:" + System.getProperty(server + port);
     }
