@@ -1,12 +1,10 @@
-"""E1: the same folder on engines of several processes: our server, gunicorn, a bare deployment on Ray, ours on Ray."""
+"""E1: the same folder on engines of several processes: our server, gunicorn, Ray with and without us, and Triton."""
 
 from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,14 +18,17 @@ from benchmarks import reference
 from benchmarks.load import closed_loop
 from benchmarks.overhead import models, values_for
 from benchmarks.overload import VALUES
-from benchmarks.processes import ROOT, StartError, our_server, process
+from benchmarks.peers import ensure_environment
+from benchmarks.processes import ROOT, StartError, free_port, our_server, process
 from benchmarks.samples import Comparison, Missing, Result
 from benchmarks.timing import QUICK, Effort, interleave, say
+from benchmarks.triton import triton
 
 PYTHON = ROOT / ".venv-ray" / "bin" / "python"
-"""Of the environment ``ray``: every side runs with the same packages."""
+"""Of the environment ``ray``: every side but Triton, which needs NumPy 1, runs with the same packages."""
 
 PLAIN, GUNICORN, BARE, OURS = "pocketserve serve", "gunicorn, 2 workers", "bare on Ray", "ours on Ray"
+TRITON = "Triton with our engine"
 INGRESSES = {"its own proxy": (), "HAProxy": ("--haproxy",)}
 SIZES = {"64 B": reference.SMALL_MODEL, "150,528 B": reference.PHOTO_MODEL}
 SLOW = "work-heavy"
@@ -41,17 +42,11 @@ Place = tuple[int, str]
 def run(effort: Effort) -> list[Result]:
     """All sides run at the same time, on every core, and are asked in turn: once for each way into Ray."""
     try:
-        _ensure(install=effort is not QUICK)
+        for environment in ("ray", "triton"):
+            ensure_environment(environment, install=effort is not QUICK)
         return [result for name, options in INGRESSES.items() for result in _compare(name, options, effort)]
     except StartError as error:
         return [Missing("E1", "engines", str(error))]
-
-
-def _ensure(*, install: bool) -> None:
-    if install:
-        subprocess.run([sys.executable, str(ROOT / "tools" / "environment.py"), "ray"], check=True)
-    elif not PYTHON.exists():
-        raise StartError("left out: its environment is not there: python tools/environment.py ray")
 
 
 def _compare(ingress: str, options: tuple[str, ...], effort: Effort) -> Iterator[Result]:
@@ -82,7 +77,8 @@ def _call(place: Place, model: str, values: np.ndarray) -> call_to.Call:
 def _ratios(what: str, samples: Mapping[str, list[float]]) -> Iterator[Result]:
     yield Comparison("E1", f"gunicorn, {what}", "µs", samples[GUNICORN], samples[PLAIN], GUNICORN_GOAL, against=PLAIN)
     yield Comparison("E1", f"ours on Ray, {what}", "µs", samples[OURS], samples[BARE], RAY_GOAL, against=BARE)
-    yield Comparison("E1", f"ours on Ray, {what}", "µs", samples[OURS], samples[PLAIN], None, against=PLAIN)
+    for side in (OURS, TRITON):
+        yield Comparison("E1", f"{side}, {what}", "µs", samples[side], samples[PLAIN], None, against=PLAIN)
 
 
 def _rates(what: str, places: Mapping[str, Place], effort: Effort) -> Iterator[Result]:
@@ -98,7 +94,7 @@ def _rates(what: str, places: Mapping[str, Place], effort: Effort) -> Iterator[R
             for name, some in opened.items():
                 say(f"{name}, {what}")
                 rates[name].append(closed_loop(some, seconds).rate)
-    pairs = ((GUNICORN, PLAIN, WORKERS_GOAL), (OURS, PLAIN, None), (OURS, BARE, None))
+    pairs = ((GUNICORN, PLAIN, WORKERS_GOAL), (OURS, PLAIN, None), (OURS, BARE, None), (TRITON, PLAIN, None))
     for side, floor, goal in pairs:
         yield Comparison("E1", f"{side}, {what}", "/s", rates[side], rates[floor], goal, "least", floor)
 
@@ -112,13 +108,15 @@ def _sides(model: str, options: tuple[str, ...]) -> Iterator[dict[str, Place]]:
         file = folder / "models" / f"{model}.tflite"
         file.write_bytes((models() / file.name).read_bytes())
         plain = stack.enter_context(our_server(file.parent, "--threads", "1", core=None, python=str(PYTHON)))
-        ports = [_free_port() for _ in range(2)]
+        ports = [free_port() for _ in range(2)]
         command = ["-m", "gunicorn", "-c", "python:pocketserve.scaleout.gunicorn", "--workers", "2"]
         stack.enter_context(_ready(command, folder / "gunicorn", file.parent, ports[0]))
         command = ["-m", "pocketserve", "scale", str(file.parent), "--replicas", "2", *options]
         log = stack.enter_context(_ready(command, folder / "ray", file.parent, ports[1]))
         _deploy_bare(log, file, folder / "ray")
-        yield {PLAIN: (plain.http, ""), GUNICORN: (ports[0], ""), BARE: (ports[1], "/bare"), OURS: (ports[1], "")}
+        theirs = stack.enter_context(triton(file.parent, core=None))
+        on_ray = {BARE: (ports[1], "/bare"), OURS: (ports[1], "")}
+        yield {PLAIN: (plain.http, ""), GUNICORN: (ports[0], ""), **on_ray, TRITON: (theirs, "")}
 
 
 @contextmanager
@@ -152,9 +150,3 @@ def _deploy_bare(log: str, file: Path, state: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=START_TIMEOUT_S)
     if done.returncode:
         raise StartError(f"the bare deployment did not start: {done.stderr[-600:]}")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

@@ -125,12 +125,12 @@ def ensure(peer: Peer, *, install: bool) -> None:
 
 
 def ensure_environment(name: str, *, install: bool) -> str:
-    """Make an environment under ``.bench``, unless it is there; gives its interpreter.
+    """Make an environment of ``tools/environment.py``, unless it is there; gives its interpreter.
 
     Raises:
         StartError: it is not there and cannot be made.
     """
-    python = BENCH_FOLDER / name / "bin" / "python"
+    python = ROOT / environments().ENVIRONMENTS[name].folder / "bin" / "python"
     if not install and not python.exists():
         raise StartError(f"left out: its environment is not there: python tools/environment.py {name}")
     if install and (reason := _install(name)):
@@ -142,7 +142,8 @@ def ensure_environment(name: str, *, install: bool) -> str:
 def _install(environment: str) -> str:
     """Make an environment; empty, or why it cannot be made. Two peers that share one ask once."""
     if not environments().is_current(environment):
-        print(f"installing into .bench/{environment}, once; this may take minutes …", file=sys.stderr, flush=True)
+        folder = environments().ENVIRONMENTS[environment].folder
+        print(f"installing into {folder}, once; this may take minutes …", file=sys.stderr, flush=True)
     command = [sys.executable, str(ROOT / "tools" / "environment.py"), environment]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)

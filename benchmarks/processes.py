@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -257,6 +258,13 @@ def module(
         else:
             raise StartError(f"{name} did not start")
         yield child, int(line)
+
+
+def free_port() -> int:
+    """Return a port for a server that must be told one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 import requests
 
 from conftest import Server, start_server
-from places import MODELS
-from pocketserve.cli import main
+from places import MODELS, ROOT
 from scalar_model import scalar_model
-from triton_server import triton
+
+sys.path.append(str(ROOT))
+
+from benchmarks.triton import triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.live, pytest.mark.alone]
 RANDOM = np.random.default_rng(7)
@@ -47,11 +50,9 @@ def ours(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 @pytest.fixture(scope="module")
-def theirs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    place = tmp_path_factory.mktemp("triton")
-    assert main(["export", "--to", "triton", str(folder), str(place / "repository")]) == 0
-    with triton(place, place / "repository") as url:
-        yield url
+def theirs(folder: Path) -> Iterator[str]:
+    with triton(folder, core=None) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def ask_triton(url: str, name: str, inputs: list[dict[str, Any]]) -> dict[str, Any]:
