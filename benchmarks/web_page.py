@@ -1,6 +1,8 @@
 """The page's live camera in a real Chromium: frames answered, age of an answer, and memory over many frames.
 
-Usage: python -m benchmarks.web_page [--frames 40000] [--model digits]    (make test-browser fetches the browser)
+Usage: python -m benchmarks.web_page [--frames 40000] [--folder models --model digits]
+
+``make test-browser`` fetches the browser.
 
 Prints a line of JSON every thousand answers, and the figures with their goals at the end. Times are medians.
 ``make`` is the JPEG of a frame, ``trip`` its request alone, ``age`` from the frame's coming to the page until its
@@ -47,8 +49,8 @@ WATCH = """(most) => {
         this.requestVideoFrameCallback(note);
         return play.call(this);
     };
-    const draw = OffscreenCanvasRenderingContext2D.prototype.drawImage;
-    OffscreenCanvasRenderingContext2D.prototype.drawImage = function (...given) {
+    const draw = CanvasRenderingContext2D.prototype.drawImage;
+    CanvasRenderingContext2D.prototype.drawImage = function (...given) {
         sent = { ...latest, grabbed: performance.now() };
         return draw.apply(this, given);
     };
@@ -80,11 +82,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="The page's live camera in a real Chromium, over many frames.")
     parser.add_argument("--frames", type=int, default=40_000, help="answers to wait for [40000]")
     parser.add_argument("--every", type=int, default=EVERY, help="answers between two looks at the memory [1000]")
-    parser.add_argument("--model", default="digits", help="an embedded model of pictures [digits]")
+    parser.add_argument("--folder", type=Path, default=ROOT / "models", help="the models [the embedded ones]")
+    parser.add_argument("--model", default="digits", help="one of them that takes pictures [digits]")
     options = parser.parse_args(arguments)
     if not 0 < options.every <= options.frames <= MOST_FRAMES:
         parser.error(f"--frames must be 1 to {MOST_FRAMES}, and --every no more than that")
-    with our_server(ROOT / "models") as server:
+    with our_server(options.folder) as server:
         report(measure(server, options), options.frames // 2)
     return 0
 
