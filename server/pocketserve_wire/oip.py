@@ -30,13 +30,18 @@ from .oip_fields import (
     pop_flag,
     refuse_duplicates,
 )
+from .templates import (
+    MAX_TEMPLATE_BYTES,
+    BodyKey,
+    TemplateCache,
+    TensorPlace,
+    body_key,
+    header_key,
+    is_plain,
+    places_of,
+    tensors_at,
+)
 from .tensor import Tensor, element_count, from_raw, invalid, to_json_values, to_raw
-
-MAX_TEMPLATE_BYTES = 2048
-"""Bytes of a JSON part that is cached, in both directions, when only the raw bytes behind it change."""
-
-MAX_TEMPLATES = 64
-"""JSON parts that are cached; one more empties the cache."""
 
 
 class RequestedOutput(NamedTuple):
@@ -89,7 +94,7 @@ class RequestTemplate:
 
     Attributes:
         id, parameters: as in :class:`InferRequest`; shared, not to be changed.
-        inputs: name, datatype, shape and own parameters of each, and where its bytes start and end in the body.
+        inputs: where each lies in the body.
         all_raw: plain tensors are asked for, all as raw bytes.
     """
 
@@ -102,25 +107,29 @@ class RequestTemplate:
         self._outputs = request.outputs.copy()
         plain = all(output.binary and not output.classification for output in request.outputs)
         self.all_raw = plain if request.outputs else request.binary_output
-        self.inputs: list[tuple[str, str, tuple[int, ...], int, int, Parameters]] = []
-        for tensor in request.inputs:
-            end = start + len(tensor.data)
-            self.inputs.append((tensor.name, tensor.datatype, tensor.shape, start, end, dict(tensor.parameters)))
-            start = end
+        self.inputs = places_of(request.inputs, start)
 
     def read(self, view: memoryview) -> InferRequest:
         """Return the request of such a body."""
-        inputs = [
-            Tensor(name, datatype, shape, view[start:end], own.copy())
-            for name, datatype, shape, start, end, own in self.inputs
-        ]
-        outputs, parameters = self._outputs.copy(), self.parameters.copy()
+        inputs, outputs, parameters = tensors_at(self.inputs, view), self._outputs.copy(), self.parameters.copy()
         return InferRequest(inputs, outputs, self.id, parameters, self._binary_output, None, self)
 
 
-_templates: dict[tuple[bytes, int], RequestTemplate] = {}
-_headers: dict[tuple[Any, ...], bytes] = {}
-_CHECKED = frozenset({"BYTES", "BOOL"})
+class ResponseTemplate(NamedTuple):
+    """The same for responses: the header without its outputs, and where those lie in the body."""
+
+    header: InferResponse
+    outputs: list[TensorPlace]
+
+    def read(self, view: memoryview) -> InferResponse:
+        """Return the response of such a body."""
+        parameters = dict(self.header.parameters)
+        return self.header._replace(outputs=tensors_at(self.outputs, view), parameters=parameters)
+
+
+_requests: TemplateCache[BodyKey, RequestTemplate] = TemplateCache()
+_responses: TemplateCache[BodyKey, ResponseTemplate] = TemplateCache()
+_headers: TemplateCache[tuple[Any, ...], bytes] = TemplateCache()
 
 
 class EncodedBody(NamedTuple):
@@ -153,28 +162,23 @@ def decode_infer_request(body: bytes | memoryview, json_length: int | None) -> I
     view = memoryview(body)
     if json_length == 0:
         return InferRequest(raw=view, binary_output=True)
-    template = find_template(view, json_length)
+    key = body_key(view, json_length)
+    if key is None:
+        return _decode(view, json_length)
+    template = _requests.get(key)
     if template is not None:
         return template.read(view)
     request = _decode(view, json_length)
-    if json_length is not None and json_length <= MAX_TEMPLATE_BYTES and _is_plain(request, len(view) - json_length):
-        if len(_templates) >= MAX_TEMPLATES:
-            _templates.clear()
-        _templates[bytes(view[:json_length]), len(view)] = RequestTemplate(request, json_length)
+    length = len(key[0])
+    if is_plain(request.inputs, len(view) - length):
+        _requests.keep(key, RequestTemplate(request, length))
     return request
 
 
 def find_template(body: memoryview, json_length: int | None) -> RequestTemplate | None:
     """Return the template of a body whose JSON part was read before; None where it has to be read."""
-    if json_length is None or not 0 < json_length <= MAX_TEMPLATE_BYTES:
-        return None
-    return _templates.get((bytes(body[:json_length]), len(body)))
-
-
-def _is_plain(request: InferRequest, raw_bytes: int) -> bool:
-    """Return whether all inputs are raw, and of datatypes whose bytes may have any value."""
-    sizes = [len(tensor.data) for tensor in request.inputs if tensor.datatype not in _CHECKED]
-    return len(sizes) == len(request.inputs) and sum(sizes) == raw_bytes > 0
+    key = body_key(body, json_length)
+    return None if key is None else _requests.get(key)
 
 
 def _decode(view: memoryview, json_length: int | None) -> InferRequest:
@@ -206,6 +210,10 @@ def _split(view: memoryview, json_length: int | None) -> tuple[dict[str, Any], B
 
 def encode_infer_request(request: InferRequest, *, binary: bool = True) -> EncodedBody:
     """Encode an inference request, with the inputs as raw bytes (or as JSON where ``binary`` is false)."""
+    key = _request_key(request) if binary else None
+    body = _with_known_header(key, request.inputs)
+    if body is not None:
+        return body
     parameters = dict(request.parameters)
     if request.binary_output:
         parameters["binary_data_output"] = True
@@ -214,7 +222,7 @@ def encode_infer_request(request: InferRequest, *, binary: bool = True) -> Encod
         header["parameters"] = parameters
     if request.outputs:
         header["outputs"] = [_encode_requested_output(output) for output in request.outputs]
-    return _encode_tensors(header, "inputs", request.inputs, [binary] * len(request.inputs))
+    return _keep_header(key, _encode_tensors(header, "inputs", request.inputs, [binary] * len(request.inputs)))
 
 
 def encode_infer_response(response: InferResponse, binary: Mapping[str, bool] | bool) -> EncodedBody:
@@ -225,33 +233,47 @@ def encode_infer_response(response: InferResponse, binary: Mapping[str, bool] | 
     """
     outputs = response.outputs
     flags = [binary if isinstance(binary, bool) else binary.get(tensor.name, False) for tensor in outputs]
-    key = _header_key(response) if flags and False not in flags else None
-    text = _headers.get(key) if key is not None else None
-    if text is not None:  # then all tensors hold memory
-        return EncodedBody([text, *(tensor.data for tensor in outputs)], len(text))  # type: ignore[list-item]
+    key = _response_key(response) if flags and False not in flags else None
+    body = _with_known_header(key, outputs)
+    if body is not None:
+        return body
     header: dict[str, Any] = {"id": response.id} if response.id else {}
     header |= {"model_name": response.model_name, "model_version": response.model_version}
     if response.parameters:
         header["parameters"] = response.parameters
-    body = _encode_tensors(header, "outputs", response.outputs, flags)
-    if key is not None and body.json_length is not None and body.json_length <= MAX_TEMPLATE_BYTES:
-        if len(_headers) >= MAX_TEMPLATES:
-            _headers.clear()
-        _headers[key] = bytes(body.chunks[0])
-    return body
+    return _keep_header(key, _encode_tensors(header, "outputs", outputs, flags))
 
 
-def _header_key(response: InferResponse) -> tuple[Any, ...] | None:
-    """Return what the JSON part of an answer with raw tensors depends on; None where it changes each time."""
+def _request_key(request: InferRequest) -> tuple[Any, ...] | None:
+    """Return what the JSON part of a request with raw inputs depends on; None where it changes each time."""
+    if request.id or request.parameters or any(output.parameters for output in request.outputs):
+        return None
+    tensors = header_key(request.inputs)
+    if not tensors:
+        return None
+    outputs = tuple((output.name, output.binary, output.classification) for output in request.outputs)
+    return "inputs", request.binary_output, outputs, tensors
+
+
+def _response_key(response: InferResponse) -> tuple[Any, ...] | None:
+    """Return the same of a response."""
     if response.id or response.parameters:
         return None
-    tensors = []
-    for tensor in response.outputs:
-        # Elements of no bytes are left out, and the lengths of texts are only known once they are written.
-        if tensor.parameters or not isinstance(tensor.data, memoryview) or not tensor.data.nbytes:
-            return None
-        tensors.append((tensor.name, tensor.datatype, tensor.shape, tensor.data.nbytes))
-    return response.model_name, response.model_version, *tensors
+    tensors = header_key(response.outputs)
+    return None if tensors is None else ("outputs", response.model_name, response.model_version, tensors)
+
+
+def _with_known_header(key: tuple[Any, ...] | None, tensors: list[Tensor]) -> EncodedBody | None:
+    text = None if key is None else _headers.get(key)
+    if text is None:
+        return None
+    return EncodedBody([text, *(tensor.data for tensor in tensors)], len(text))  # type: ignore[list-item]  # all raw
+
+
+def _keep_header(key: tuple[Any, ...] | None, body: EncodedBody) -> EncodedBody:
+    if key is not None and body.json_length is not None and body.json_length <= MAX_TEMPLATE_BYTES:
+        _headers.keep(key, bytes(body.chunks[0]))
+    return body
 
 
 def decode_infer_response(body: bytes | memoryview, json_length: int | None) -> InferResponse:
@@ -260,7 +282,23 @@ def decode_infer_response(body: bytes | memoryview, json_length: int | None) -> 
     Raises:
         ApiError: when the body is not a valid response.
     """
-    header, reader = _split(memoryview(body), json_length)
+    view = memoryview(body)
+    key = body_key(view, json_length)
+    if key is None:
+        return _decode_response(view, json_length)
+    template = _responses.get(key)
+    if template is not None:
+        return template.read(view)
+    response = _decode_response(view, json_length)
+    length = len(key[0])
+    if not response.id and is_plain(response.outputs, len(view) - length):
+        header = response._replace(outputs=[], parameters=dict(response.parameters))
+        _responses.keep(key, ResponseTemplate(header, places_of(response.outputs, length)))
+    return response
+
+
+def _decode_response(view: memoryview, json_length: int | None) -> InferResponse:
+    header, reader = _split(view, json_length)
     outputs = [
         parse_tensor(item, f"outputs[{index}]", reader)
         for index, item in enumerate(parse_list(header, "outputs", required=True))
