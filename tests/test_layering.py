@@ -96,7 +96,7 @@ def offenders(package: str, *forbidden: str) -> list[str]:
 
 ALLOWED = {
     "pocketserve_wire": {"pocketserve_wire"},
-    "pocketserve_client": {"pocketserve_client", "pocketserve_wire", "numpy", "requests", "urllib3", "platformdirs"},
+    "pocketserve_client": {"pocketserve_client", "pocketserve_wire", "numpy", "requests", "platformdirs"},
     "pocketserve.tensors": {"pocketserve_wire", "numpy"},
 }
 
@@ -300,7 +300,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import pocketserve.config as c; c.load_config({}, {})", {"platformdirs", "tempfile", "numpy"}),
         ("import pocketserve.transports.socket.connection", {*LATE, "requests", "flask", "werkzeug", "waitress"}),
         ("import pocketserve.runtimes.registry as r; [r.runtime_for(k) for k in r.FORMATS]", LATE),
-        ("import pocketserve_client", {*LATE, "flask", "waitress", "pocketserve"}),
+        ("import pocketserve_client", {*LATE, "requests", "flask", "waitress", "pocketserve"}),
     ],
     ids=["wire", "pocketserve", "server", "help", "command", "settings", "socket", "runtimes", "client"],
 )

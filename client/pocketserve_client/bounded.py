@@ -9,24 +9,16 @@ from __future__ import annotations
 import io
 import math
 import socket
-import threading
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
-from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.connection import HTTPConnection, HTTPSConnection
-
-from pocketserve_client.errors import NotOurServerError, UnprovenPortError
-from pocketserve_wire.files.run_file import Run
+from pocketserve_client.errors import NotOurServerError
 
 MAX_HEAD_BYTES: Final = 1 << 20  # beside the body: status lines, headers, and the sizes of chunks
-Owner = Callable[[], Run | None]  # tells which server of this user has the port now
 
 
-class ExchangeLimits(threading.local):
-    """Time and bytes that the current thread's exchange may still take."""
+class ExchangeLimits:
+    """Time and bytes that an exchange may still take."""
 
     deadline = math.inf
     bytes_left = 0
@@ -58,46 +50,15 @@ def answer_too_large() -> NotOurServerError:
     )
 
 
-class BoundedAdapter(HTTPAdapter):
-    """Opens the bounded connections for ``requests``."""
-
-    def __init__(self, exchange: ExchangeLimits, owner: Owner | None) -> None:
-        super().__init__()
-        parts = {"exchange": exchange, "owner": staticmethod(owner) if owner is not None else None}
-        self.poolmanager.pool_classes_by_scheme = {
-            scheme: type(pool.__name__, (pool,), {"ConnectionCls": type(base.__name__, (_Bounded, base), parts)})
-            for scheme, pool, base in (
-                ("http", HTTPConnectionPool, HTTPConnection),
-                ("https", HTTPSConnectionPool, HTTPSConnection),
-            )
-        }
-
-
-class _Bounded:
-    """The connecting that both kinds of connection share."""
+class BoundedConnection:
+    """Keep a connection of ``http.client``, or of what is built on it, within ``exchange``. Name this base first."""
 
     exchange: ExchangeLimits
-    owner: Owner | None
     sock: Any
-    host: str
-    port: int
 
     def connect(self) -> None:
-        """Connect, and make sure of the port's owner before anything is sent.
-
-        The owner before and the owner after must be the same run of a server: then it had the port in between, too.
-        One that only came afterwards may have taken over from whoever took this connection.
-        """
-        before = self.owner() if self.owner is not None else None
+        """Connect, and bound what is sent and read from then on."""
         super().connect()  # type: ignore[misc]
-        if self.owner is not None and (before is None or self.owner() != before):
-            self.sock.close()
-            address = f"{self.host}:{self.port}"
-            raise UnprovenPortError(
-                f"nobody listens for the socket protocol, and nothing shows that who listens at {address} is your "
-                "server, so it was told nothing; start the server with: pocketserve serve, or name the address "
-                f"(--url, POCKETSERVE_URL or Client('http://{address}')) if you know who listens there"
-            )
         self.sock = _BoundedSocket(self.sock, self.exchange)
 
 

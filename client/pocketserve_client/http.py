@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from http.cookiejar import DefaultCookiePolicy
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Final
-from urllib.parse import urljoin, urlsplit
-
-import requests
-from urllib3.exceptions import HTTPError, ReadTimeoutError
+from urllib.parse import quote, urlsplit
 
 from pocketserve_client import fork_safety
-from pocketserve_client.bounded import BoundedAdapter, ExchangeLimits, Owner, answer_too_large
-from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerUnreachableError
+from pocketserve_client.bounded import BoundedConnection, ExchangeLimits, answer_too_large
+from pocketserve_client.errors import ConnectionLostError, ServerUnreachableError, UnprovenPortError
 from pocketserve_client.transport import JSON, Answer, Request
+from pocketserve_wire.files.run_file import Run
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 MAX_AT_ONCE = 8  # requests that are under way together when they are started without waiting; further ones wait
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
-MAX_REDIRECTS: Final = 5
-PIECE_BYTES: Final = 1 << 20  # what is read of a body at a time
-FETCH_ERRORS: Final = (requests.RequestException, HTTPError, OSError, ValueError)  # of what is hardly HTTP, too
+PIECE_BYTES: Final = 1 << 20  # what is read at a time of a body that does not say how long it is
 _JSON_LENGTH = re.compile(r"[0-9]{1,10}")
+Owner = Callable[[], Run | None]  # tells which server of this user has the port now
 
 
 class HttpTransport:
-    """Sends requests over one kept-alive connection pool. May be used from several threads.
+    """Sends requests over kept-alive connections. May be used from several threads.
+
+    A loopback server is behind no proxy, and nothing takes the place of the token: neither the environment nor
+    ``.netrc`` is looked at. Cookies are not kept, and redirects are not followed.
 
     Args:
         token: sent with every request; None sends none.
@@ -45,7 +47,9 @@ class HttpTransport:
         max_answer: int = DEFAULT_MAX_ANSWER_BYTES,
         owner: Owner | None = None,
     ) -> None:
-        self._url, self._token, self._owner = url.rstrip("/"), token, owner
+        self._url, self._owner = url.rstrip("/"), owner
+        self._prefix = quote(urlsplit(self._url).path, safe="/%")
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._timeout, self._max_answer = timeout, max_answer
         self.answered = self._closed = False
         self.reset_after_fork()
@@ -53,10 +57,7 @@ class HttpTransport:
 
     def reset_after_fork(self) -> None:
         """Leave all connections to the process from which this one was forked."""
-        self._exchange = ExchangeLimits()
-        self._session = bounded_session(self._exchange, self._owner)
-        if self._token is not None:
-            self._session.headers["Authorization"] = f"Bearer {self._token}"
+        self._idle: list[_Connection] = []
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="pocketserve-client")
 
@@ -64,33 +65,18 @@ class HttpTransport:
         """Send a request and read its whole answer."""
         if self._closed:
             raise ServerUnreachableError("the client was closed")
-        headers = {"Content-Type": request.content_type} if request.chunks else {}
-        if 0 < request.json_length < request.body_length:
-            headers["Inference-Header-Content-Length"] = str(request.json_length)
         seconds = request.seconds_left(self._timeout)
-        self._exchange.begin(seconds, self._max_answer)
         try:
-            with self._session.request(
-                request.method,
-                self._url + request.path,
-                data=b"".join(request.chunks) if request.chunks or request.method != "GET" else None,
-                headers=headers,
-                timeout=seconds,
-                allow_redirects=False,
-                stream=True,
-            ) as response:
-                content = _read(response, self._max_answer)
-        except (requests.Timeout, ReadTimeoutError, TimeoutError):
+            answer = self._exchange(request, seconds)
+        except TimeoutError:
             raise ServerUnreachableError(f"{self._url} did not answer within {seconds:.3g} s") from None
-        except FETCH_ERRORS as error:
-            had_worked = self.answered and isinstance(error, (requests.ConnectionError, HTTPError))
-            text = f"{self._url} cannot be reached ({innermost_reason(error)}); is the server running?"
-            kind = ConnectionLostError if had_worked else ServerUnreachableError
-            raise kind(f"{text} start it with: pocketserve serve") from None
+        except (HTTPException, OSError, ValueError) as error:  # ValueError: of what is hardly HTTP
+            reason = getattr(error, "strerror", None) or error
+            text = f"{self._url} cannot be reached ({reason}); is the server running? start it with: pocketserve serve"
+            had_worked = self.answered and not isinstance(error, ValueError)
+            raise (ConnectionLostError if had_worked else ServerUnreachableError)(text) from None
         self.answered = True
-        length = response.headers.get("Inference-Header-Content-Length", "")
-        json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
-        return Answer(response.status_code, content, json_length, response.headers.get("Content-Type", JSON))
+        return answer
 
     def start(self, request: Request) -> HttpPending:
         """Send a request on another thread: HTTP/1.1 connections take one request at a time."""
@@ -100,87 +86,130 @@ class HttpTransport:
             return HttpPending(self._pool.submit(self.send, request))
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; those in use, once they have their answer."""
         with self._lock:
             self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._session.close()
+        while (connection := self._take()) is not None:
+            connection.close()
+
+    def _exchange(self, request: Request, seconds: float) -> Answer:
+        connection = self._take_usable()
+        if connection is None:
+            connection = self._open(seconds)
+        else:
+            connection.exchange.begin(seconds, self._max_answer)
+        try:
+            headers = self._headers_for(request)
+            connection.request(request.method, self._prefix + request.path, b"".join(request.chunks) or None, headers)
+            with connection.getresponse() as response:
+                body = _read(response, self._max_answer)
+        except BaseException:
+            connection.close()
+            raise
+        self._give_back(connection)
+        length = response.headers.get("Inference-Header-Content-Length", "")
+        json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
+        return Answer(response.status, body, json_length, response.headers.get("Content-Type", JSON))
+
+    def _headers_for(self, request: Request) -> dict[str, str]:
+        headers = dict(self._headers)
+        if request.chunks:
+            headers["Content-Type"] = request.content_type
+        if 0 < request.json_length < request.body_length:
+            headers["Inference-Header-Content-Length"] = str(request.json_length)
+        return headers
+
+    def _take(self) -> _Connection | None:
+        try:
+            return self._idle.pop()  # the one that was used last
+        except IndexError:
+            return None
+
+    def _take_usable(self) -> _Connection | None:
+        """Return a connection that rests and was not closed by the server."""
+        while (connection := self._take()) is not None:
+            if connection.is_silent():
+                return connection
+            connection.close()
+        return None
+
+    def _give_back(self, connection: _Connection) -> None:
+        """Keep a connection for the next request, if the server does."""
+        if connection.sock is None or self._closed or len(self._idle) >= MAX_AT_ONCE:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def _open(self, seconds: float) -> _Connection:
+        """Connect, and make sure of the port's owner before anything is sent.
+
+        The owner before and the owner after must be the same run of a server: then it had the port in between, too.
+        One that only came afterwards may have taken over from whoever took this connection.
+
+        Raises:
+            UnprovenPortError: no server of this user has the port.
+        """
+        before = self._owner() if self._owner is not None else None
+        connection = _connection(self._url, seconds)
+        connection.exchange.begin(seconds, self._max_answer)
+        try:
+            connection.connect()
+            if self._owner is not None and (before is None or self._owner() != before):
+                raise UnprovenPortError(
+                    "nobody listens for the socket protocol, and nothing shows that who listens at "
+                    f"{connection.host}:{connection.port} is your server, so it was told nothing; start the server "
+                    f"with: pocketserve serve, or name the address (--url, POCKETSERVE_URL or Client('{self._url}')) "
+                    "if you know who listens there"
+                )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
-def fetch(url: str, seconds: float, max_bytes: int) -> bytes:
-    """Return what lies at an address of HTTP; nothing of this user goes there, neither token nor cookie.
+class _Connection(BoundedConnection, HTTPConnection):
+    """A connection to a server without TLS."""
 
-    Args:
-        seconds: for all of it, redirects included.
-
-    Raises:
-        ServerUnreachableError: it cannot be had within these bounds; the text says why.
-    """
-    exchange = ExchangeLimits()
-    exchange.begin(seconds, max_bytes)
-    try:
-        with bounded_session(exchange) as session, open_address(session, url, seconds) as response:
-            if response.status_code != 200:
-                raise ServerUnreachableError(f"{url} cannot be fetched: it answers {response.status_code}")
-            return _read(response, max_bytes)
-    except NotOurServerError:
-        raise ServerUnreachableError(f"{url} holds more than {max_bytes:,} bytes") from None
-    except FETCH_ERRORS as error:
-        raise ServerUnreachableError(f"{url} cannot be fetched: {innermost_reason(error)}") from None
+    def is_silent(self) -> bool:
+        """Return whether nothing came while it rested: neither its end nor what nobody asked for."""
+        poller = select.poll()
+        poller.register(self.sock.fileno(), select.POLLIN)
+        return not poller.poll(0)
 
 
-def bounded_session(exchange: ExchangeLimits, owner: Owner | None = None) -> requests.Session:
-    """Return a session whose exchanges keep within limits, with no cookies and nothing of the environment."""
-    session = _Session()
-    # A loopback server is never behind a proxy, whatever the environment says; and no .netrc entry may take
-    # the place of the token.
-    session.trust_env = False
-    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, BoundedAdapter(exchange, owner))
-    session.headers["Accept-Encoding"] = "identity"
-    return session
+class _TlsConnection(_Connection, HTTPSConnection):
+    """The same with TLS."""
 
 
-def open_address(
-    session: requests.Session, url: str, seconds: float, headers: Callable[[str], Mapping[str, str]] = lambda url: {}
-) -> requests.Response:
-    """Return the response at an address, its body unread, once redirects are followed; never from HTTPS to HTTP.
+def _connection(url: str, seconds: float) -> _Connection:
+    """Return a connection to a server, not opened yet."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        from requests.utils import DEFAULT_CA_BUNDLE_PATH  # late: a server on this device has no TLS
 
-    Args:
-        headers: returns what to send to an address; it may refuse the address by an error.
-
-    Raises:
-        ServerUnreachableError: there are too many redirects, or one leads to HTTP.
-    """
-    start = url
-    for _ in range(MAX_REDIRECTS + 1):
-        response = session.get(url, headers=headers(url), timeout=seconds, allow_redirects=False, stream=True)
-        if not response.is_redirect:
-            return response
-        response.close()
-        onward = urljoin(url, response.headers["Location"])  # to HTTP only: the session knows no other schemes
-        if urlsplit(url).scheme == "https" and urlsplit(onward).scheme != "https":
-            raise ServerUnreachableError(f"{start} cannot be fetched: it leads to an address without HTTPS")
-        url = onward
-    raise ServerUnreachableError(f"{start} cannot be fetched: more than {MAX_REDIRECTS} addresses lead to others")
+        context = ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH)
+        connection: _Connection = _TlsConnection(host, parts.port, timeout=seconds, context=context)
+    else:
+        connection = _Connection(host, parts.port, timeout=seconds)
+    connection.exchange = ExchangeLimits()
+    return connection
 
 
-def _read(response: requests.Response, max_bytes: int) -> bytes:
+def _read(response: HTTPResponse, max_bytes: int) -> bytes:
     """Read a body as it was sent: unpacking is not asked for, and would let few bytes become many."""
+    if response.length is not None:
+        if response.length > max_bytes:
+            raise answer_too_large()
+        return response.read()
     pieces, length = [], 0
-    for piece in response.raw.stream(PIECE_BYTES, decode_content=False):
+    while piece := response.read(PIECE_BYTES):
         pieces.append(piece)
         length += len(piece)
         if length > max_bytes:
             raise answer_too_large()
-    response.raw.release_conn()  # an empty body leaves that to us
     return b"".join(pieces)
-
-
-class _Session(requests.Session):
-    def get_redirect_target(self, resp: requests.Response) -> None:
-        """Look for none: even where it does not follow them, the library reads and unpacks their bodies without end."""
 
 
 class HttpPending:
@@ -200,13 +229,3 @@ class HttpPending:
             return self._future.result(timeout)
         except TimeoutError:
             raise ServerUnreachableError(f"no answer came within {timeout:g} s") from None
-
-
-def innermost_reason(error: BaseException) -> str:
-    """Return the innermost reason: requests wraps the operating system's error several times."""
-    while True:
-        candidates = (getattr(error, "reason", None), *error.args[:1], error.__cause__)
-        inner = next((item for item in candidates if isinstance(item, BaseException)), None)
-        if inner is None:
-            return str(getattr(error, "strerror", None) or error)
-        error = inner

@@ -19,9 +19,9 @@ import pytest
 from conftest import MODELS, Server
 from pocketserve.cli import CommandError, main
 from pocketserve.cli.commands.predict import Steps
+from pocketserve.cli.fetch import fetch
 from pocketserve.cli.raw_inputs import read_inputs
 from pocketserve_client import ServerUnreachableError
-from pocketserve_client.http import fetch
 
 SAMPLES = MODELS / "digits" / "samples"
 Run = Callable[..., tuple[int, str, str]]

@@ -22,11 +22,11 @@ from requests.adapters import BaseAdapter
 
 from conftest import MODELS
 from pocketserve.cli import main
+from pocketserve.cli.fetch import bounded_session, open_address
 from pocketserve.cli.folder import download, models_folder
 from pocketserve.cli.folder import hub as hub_module
 from pocketserve_client.bounded import ExchangeLimits
 from pocketserve_client.errors import ServerUnreachableError
-from pocketserve_client.http import bounded_session, open_address
 from stand_in_hub import COMMIT, StandIn, stand_in
 
 DIGITS = (MODELS / "digits" / "digits.tflite").read_bytes()

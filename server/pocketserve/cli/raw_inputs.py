@@ -79,8 +79,8 @@ def _sources(word: str) -> list[NamedInput] | None:
 
 
 def _fetch(address: str) -> bytes:
+    from pocketserve.cli.fetch import fetch  # late: most inputs are files
     from pocketserve_client.errors import ServerUnreachableError
-    from pocketserve_client.http import fetch  # late: most inputs are files
 
     try:
         return fetch(address, FETCH_S, MAX_FETCHED)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pocketserve.cli import CommandError
+from pocketserve.cli.fetch import FETCH_ERRORS, bounded_session, innermost_reason, open_address
 from pocketserve.cli.folder.models_folder import room
 from pocketserve.cli.output import human_bytes
 from pocketserve.system import LOOPBACK_HOSTS
 from pocketserve_client.bounded import ExchangeLimits
 from pocketserve_client.errors import NotOurServerError, ServerUnreachableError
-from pocketserve_client.http import FETCH_ERRORS, bounded_session, innermost_reason, open_address
 
 if TYPE_CHECKING:
     from requests import Response
