@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any
 
+from pocketserve_wire.errors import ConnectionFault
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import HEADER, MARK, Frame, FrameType, Header, encode_frame
 from pocketserve_wire.handshake import ClientHandshake, ConnectionLimits
-from pocketserve_wire.protocol_errors import ConnectionFault
 
 TIMEOUT_S = 30.0
 MAX = 64 * 1024 * 1024

@@ -33,8 +33,8 @@ from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire import ApiError, oip, strict_json
+from pocketserve_wire.errors import ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
-from pocketserve_wire.protocol_errors import ConnectionFaultError
 
 VECTORS = ROOT / "android_bridge" / "vectors"
 DATA = ROOT / "tests" / "runtimes" / "data"

@@ -8,8 +8,8 @@ import pytest
 
 from conftest import ROOT
 from pocketserve_wire import ErrorCode
+from pocketserve_wire.errors import ConnectionFault, GoAwayReason
 from pocketserve_wire.frames import HEADER_BYTES, Extension, FrameType
-from pocketserve_wire.protocol_errors import ConnectionFault, GoAwayReason
 from wire.wire_vectors import FOLDER, load
 
 TEXT = (ROOT / "android_bridge" / "PROTOCOL.md").read_text(encoding="utf-8")

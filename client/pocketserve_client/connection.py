@@ -18,9 +18,9 @@ from typing import Final
 from pocketserve_client import handshake
 from pocketserve_client.errors import ConnectionLostError, ServerError, ServerUnreachableError
 from pocketserve_client.transport import JSON, OCTETS, Answer, Request
+from pocketserve_wire.errors import ConnectionFaultError
 from pocketserve_wire.frames import CRITICAL, Extension, Frame, FrameType, encode_frame, encode_head
 from pocketserve_wire.handshake import MAX_U32
-from pocketserve_wire.protocol_errors import ConnectionFaultError
 
 PING_AFTER_S: Final = 5.0  # of silence, before a caller asks whether the server lives; after as much again it is dead
 MAX_ANSWER_BYTES: Final = 2**31 - 1

@@ -7,11 +7,10 @@ import socket
 import time
 
 from pocketserve_client.errors import NobodyListensError, NotOurServerError, ServerError, ServerUnreachableError
-from pocketserve_wire.errors import ApiError
+from pocketserve_wire.errors import ApiError, ConnectionFault, ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType
 from pocketserve_wire.handshake import NONCE_BYTES, ClientHandshake, ConnectionLimits
-from pocketserve_wire.protocol_errors import ConnectionFault, ConnectionFaultError
 from pocketserve_wire.strict_json import loads_object
 from pocketserve_wire.version import __version__
 

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from .errors import ConnectionFault, ConnectionFaultError, HttpPeerError
 from .frames import (
     FIRST_SKIPPED_TYPE,
     HEADER_BYTES,
@@ -23,7 +24,6 @@ from .frames import (
     parse_header,
 )
 from .limits import FIRST_BODY_BYTES, grow
-from .protocol_errors import ConnectionFault, ConnectionFaultError, HttpPeerError
 
 BUFFER_BYTES: Final = 16_384
 """Small frames are received whole. Of a large one no more than this is copied before it is where it stays."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from .protocol_errors import ConnectionFault, ConnectionFaultError
+from .errors import ConnectionFault, ConnectionFaultError
 
 MARK: Final = b"OI"
 HEADER: Final = struct.Struct("<2sBBIIHHII")

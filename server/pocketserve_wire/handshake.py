@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from . import strict_json
-from .errors import ApiError
+from .errors import ApiError, ConnectionFault, ConnectionFaultError
 from .frames import Frame, FrameType, json_frame
-from .protocol_errors import ConnectionFault, ConnectionFaultError
 
 VERSION: Final = 1
 NONCE_BYTES: Final = 16

@@ -22,7 +22,7 @@ from pocketserve.api import openapi
 from pocketserve.api.routes import ROUTES
 from pocketserve.config import SETTINGS
 from pocketserve_wire import ErrorCode
-from pocketserve_wire.protocol_errors import ConnectionFault
+from pocketserve_wire.errors import ConnectionFault
 from sequence_models import FEEDBACK, running_sum
 
 from .conftest import load_script

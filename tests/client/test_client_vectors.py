@@ -12,10 +12,10 @@ import pytest
 from pocketserve_client.connection import ClientConnection, PendingAnswer
 from pocketserve_client.errors import ConnectionLostError, NotOurServerError, ServerError, ServerUnreachableError
 from pocketserve_client.transport import Request
+from pocketserve_wire.errors import GoAwayReason
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType, encode_frame, json_frame
 from pocketserve_wire.handshake import ConnectionLimits, ServerHandshake
-from pocketserve_wire.protocol_errors import GoAwayReason
 from wire.wire_vectors import Vector, load
 
 KEY = b"key"

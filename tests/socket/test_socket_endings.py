@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from framed import ClosedError, Framed
+from pocketserve_wire.errors import GoAwayReason
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
-from pocketserve_wire.protocol_errors import GoAwayReason
 
 NUMBERS = b"[5.1, 3.5, 1.4]"
 PETALS = "POST /predictions/petals"

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from pocketserve_wire.errors import ConnectionFault
 from pocketserve_wire.frames import HEADER, Frame, FrameType, encode_frame, json_frame
-from pocketserve_wire.protocol_errors import ConnectionFault
 
 MIB = 1024 * 1024
 

@@ -9,9 +9,9 @@ import socket
 import pytest
 
 from framed import Framed
+from pocketserve_wire.errors import ConnectionFault
 from pocketserve_wire.frames import HEADER, Frame, FrameType, encode_frame, json_frame
 from pocketserve_wire.handshake import ClientHandshake
-from pocketserve_wire.protocol_errors import ConnectionFault
 
 NONCE = "c0" * 16
 GOOD = {"v": [1, 1], "nonce": NONCE, "max_frame": 4096}

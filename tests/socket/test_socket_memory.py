@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pocketserve.transports.socket.server import INCOMING
+from pocketserve_wire.errors import ConnectionFault, GoAwayReason
 from pocketserve_wire.frame_decoder import FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType, encode_head
-from pocketserve_wire.protocol_errors import ConnectionFault, GoAwayReason
 
 MIB = 1024 * 1024
 HEAD = encode_head(Frame(FrameType.REQUEST, request_id=1, target=b"POST /predictions/petals"), 8 * MIB)

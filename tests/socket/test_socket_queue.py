@@ -20,9 +20,9 @@ from pocketserve.engine.scheduling.entries import QueueEntry
 from pocketserve.tensors import to_array, to_tensor
 from pocketserve.transports.socket.inflight import SMALL_BODY
 from pocketserve_wire import oip
+from pocketserve_wire.errors import GoAwayReason
 from pocketserve_wire.frames import FrameType
 from pocketserve_wire.oip import InferRequest
-from pocketserve_wire.protocol_errors import GoAwayReason
 
 WAITERS = 8
 TARGET = "POST /v2/models/petals/infer"

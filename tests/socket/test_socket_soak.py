@@ -13,9 +13,9 @@ import pytest
 
 from framed import Framed
 from hostile_frames import Hostile
+from pocketserve_wire.errors import ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import FrameType
-from pocketserve_wire.protocol_errors import ConnectionFaultError
 from soaking import note, rounds
 
 pytestmark = [pytest.mark.live, pytest.mark.soak]

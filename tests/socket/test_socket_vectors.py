@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import MODELS, Server, StartServer
+from pocketserve_wire.errors import ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
 from pocketserve_wire.handshake import NONCE_BYTES, ClientHandshake
-from pocketserve_wire.protocol_errors import ConnectionFaultError
 from wire.wire_vectors import Vector, load
 
 TIMEOUT_S = 30.0

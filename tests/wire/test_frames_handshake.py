@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pocketserve_wire.errors import ConnectionFault, ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType
 from pocketserve_wire.handshake import (
@@ -18,7 +19,6 @@ from pocketserve_wire.handshake import (
     server_proof,
     transcript,
 )
-from pocketserve_wire.protocol_errors import ConnectionFault, ConnectionFaultError
 from pocketserve_wire.strict_json import dumps
 from wire.wire_vectors import Vector, load
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framed import encode_header
+from pocketserve_wire.errors import ConnectionFault, ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALIGNMENT, ALLOWED, BUFFER_BYTES, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import (
     CRITICAL,
@@ -31,7 +32,6 @@ from pocketserve_wire.frames import (
     retry_after_ms,
 )
 from pocketserve_wire.limits import FIRST_BODY_BYTES, GROWTH_BYTES
-from pocketserve_wire.protocol_errors import ConnectionFault, ConnectionFaultError
 from wire.wire_bodies import SETTINGS
 from wire.wire_vectors import load, summary
 

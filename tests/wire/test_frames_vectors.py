@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from framed import encode_header
 from pocketserve_wire import DATATYPES
+from pocketserve_wire.errors import ConnectionFault, ConnectionFaultError, HttpPeerError
 from pocketserve_wire.frame_decoder import FrameDecoder
 from pocketserve_wire.frames import Frame, FrameType, Header, encode_frame
 from pocketserve_wire.oip import decode_infer_request, decode_infer_response
-from pocketserve_wire.protocol_errors import ConnectionFault, ConnectionFaultError, HttpPeerError
 from pocketserve_wire.tensor import to_raw
 from wire.wire_bodies import SETTINGS
 from wire.wire_vectors import FOLDER, Vector, load, summary

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_frames import Hostile
+from pocketserve_wire.errors import ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import (
     HEADER_BYTES,
@@ -25,7 +26,6 @@ from pocketserve_wire.frames import (
     FrameType,
     encode_frame,
 )
-from pocketserve_wire.protocol_errors import ConnectionFaultError
 
 MAX_BODY = 1 << 20
 Outcome = tuple[list[Frame], object]

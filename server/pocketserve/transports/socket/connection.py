@@ -26,8 +26,8 @@ from pocketserve.transports.socket.poller import BROKEN
 from pocketserve.transports.socket.requests import Exchange, encode
 from pocketserve.transports.socket.writer import FrameWriter
 from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire.errors import ConnectionFault, ConnectionFaultError, GoAwayReason
 from pocketserve_wire.frames import Frame, FrameType, encode_frame, json_frame
-from pocketserve_wire.protocol_errors import ConnectionFault, ConnectionFaultError, GoAwayReason
 
 if TYPE_CHECKING:
     from pocketserve.auth.app_tokens import AppToken

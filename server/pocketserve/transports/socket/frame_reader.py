@@ -6,8 +6,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
+from pocketserve_wire.errors import ConnectionFault, ConnectionFaultError
 from pocketserve_wire.frames import Frame
-from pocketserve_wire.protocol_errors import ConnectionFault, ConnectionFaultError
 
 if TYPE_CHECKING:
     from pocketserve.transports.socket.inflight import InflightRequests

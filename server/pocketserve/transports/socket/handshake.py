@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from pocketserve.transports.socket.connection import Connection
 from pocketserve.transports.socket.lingering_close import LingeringClose
+from pocketserve_wire.errors import ConnectionFault, ConnectionFaultError, HttpPeerError
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType, json_frame
 from pocketserve_wire.handshake import NONCE_BYTES, ServerHandshake
-from pocketserve_wire.protocol_errors import ConnectionFault, ConnectionFaultError, HttpPeerError
 
 if TYPE_CHECKING:
     from pocketserve.transports.socket.server import SocketServer

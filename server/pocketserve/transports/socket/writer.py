@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pocketserve.transports.socket.timeouts import Timeouts
-from pocketserve_wire.protocol_errors import ConnectionFault
+from pocketserve_wire.errors import ConnectionFault
 
 if TYPE_CHECKING:
     from pocketserve.engine.scheduling.entries import Execute
