@@ -25,6 +25,21 @@ def encode_header(header: Header) -> bytes:
     return HEADER.pack(MARK, header.type, 0, *header[1:])
 
 
+def feed(decoder: FrameDecoder, data: bytes | memoryview) -> list[Frame]:
+    """Return the frames that bytes complete, which go through the decoder's buffer as those of a socket do."""
+    frames = []
+    rest = memoryview(data)
+    while len(rest):
+        space = decoder.buffer()
+        count = min(len(space), len(rest))
+        space[:count] = rest[:count]
+        decoder.received(count)
+        rest = rest[count:]
+        while (frame := decoder.next()) is not None:
+            frames.append(frame)
+    return frames
+
+
 @dataclass
 class Answer:
     """One RESPONSE."""
@@ -166,7 +181,7 @@ class Framed:
                 data = b""
             if not data:
                 raise ClosedError(None)
-            self.waiting += self.decoder.feed(data)
+            self.waiting += feed(self.decoder, data)
         frame = self.waiting.popleft()
         if frame.type == FrameType.ERROR:
             raise ClosedError(frame)

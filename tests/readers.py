@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from conftest import MODELS, ROOT
+from framed import feed
 from pocketserve.formats import DamagedFileError
 from pocketserve.formats.zip_archives import BadZipError, members, read_member
 from pocketserve.repository.manifest import read_manifest
@@ -79,7 +80,7 @@ def _frames(content: bytes, folder: Path) -> None:
         decoder = FrameDecoder(allowed, MAX)
         with suppress(ConnectionFaultError):
             for at in range(0, len(content), 100):
-                decoder.feed(content[at : at + 100])
+                feed(decoder, content[at : at + 100])
 
 
 def _infer(content: bytes, folder: Path) -> None:

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,6 @@ from pocketserve.engine.lifecycle.byte_budget import ByteBudget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, always
 from pocketserve.engine.lifecycle.state import VersionRecord
 from pocketserve.engine.replica import Replica
-from pocketserve.engine.scheduling.cancellation import Cancellation
 from pocketserve.engine.scheduling.entries import Job
 from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, RequestOptions, read_options
 from pocketserve.engine.scheduling.semaphore import Semaphore
@@ -83,6 +82,7 @@ class Service:
         self.traffic = Traffic()
         self.pairing = PairingDesk(token)
         self.pages = WebSessions()
+        self.request_options = functools.partial(read_options, longest_wait=config.request_timeout)
         self.page_url = f"http://{LOOPBACK}:{config.http_port}/"  # until the server knows its port
         self.repository = Repository(config.models_dir)
         self._watch: FolderWatch | None = None
@@ -405,25 +405,6 @@ class Service:
                 self.engine.release(call.handle)
         finally:
             self._end()
-
-    def request_options(
-        self,
-        parameters: Mapping[str, Any],
-        deadline: float | None = None,
-        cancellation: Cancellation | None = None,
-        received: float | None = None,
-    ) -> RequestOptions:
-        """Return how a request may wait: the earliest of its own limits and the settings', its priority and stream.
-
-        Args:
-            parameters: the protocol's ``timeout`` (microseconds), ``priority`` and ``stream``.
-            deadline: monotonic seconds, from the transport.
-            received: when it came, in monotonic seconds; None is now.
-
-        Raises:
-            ApiError: INVALID_PARAMETER.
-        """
-        return read_options(parameters, time.monotonic(), self.config.request_timeout, deadline, cancellation, received)
 
     def _find(self, name: str, version: str | None) -> _Target:
         """Return a version with all that the engine knows of it; see :meth:`_resolve`."""

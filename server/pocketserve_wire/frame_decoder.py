@@ -161,24 +161,6 @@ class FrameDecoder:
         self._payload = _NOTHING
         self._start = self._end = self._expected = self._filled = self._discarding = 0
 
-    def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """Decode bytes, and return the frames that they complete.
-
-        Raises:
-            ConnectionFaultError: the peer broke the protocol.
-        """
-        frames = []
-        rest = memoryview(data)
-        while len(rest):
-            space = self.buffer()
-            count = min(len(space), len(rest))
-            space[:count] = rest[:count]
-            self.received(count)
-            rest = rest[count:]
-            while (frame := self.next()) is not None:
-                frames.append(frame)
-        return frames
-
     def next(self) -> Frame | None:
         """Return the next whole frame, or None until more bytes come. Unknown optional frames are passed over.
 

@@ -252,12 +252,6 @@ def parse_ext(data: bytes | memoryview) -> dict[int, bytes]:
     return ext
 
 
-def retry_after_ms(ext: Mapping[int, bytes]) -> int | None:
-    """Return the milliseconds after which trying again makes sense, if the answer says so."""
-    value = ext.get(Extension.RETRY_AFTER_MS)
-    return None if value is None else int(_U32.unpack(value)[0])
-
-
 def encode_retry_after(milliseconds: int) -> bytes:
     """Return the value of the extension ``retry_after_ms``, at most 2**32 - 1."""
     return _U32.pack(min(max(0, milliseconds), 2**32 - 1))

@@ -23,7 +23,6 @@ AUTH_HMAC: Final = "hmac-sha256"
 AUTH_NONE: Final = "none"
 MAX_U32: Final = 2**32 - 1
 LEAST_MAX_FRAME: Final = 4096  # bytes that every client must take: all errors fit
-MAX_NAME_CHARS: Final = 64
 
 _CLIENT = b"OI1 client\0"
 _SERVER = b"OI1 server\0"
@@ -75,7 +74,6 @@ class ServerHandshake:
         self._hashed = b""
         self.owner: Any = None  # whose further token the client has; None for the first key
         self.client_max_frame = 0  # bytes of the largest body that the client takes; set once HELLO was read
-        self.client_name = ""  # what the client calls itself, for logs: printable ASCII, bounded, never believed
 
     def answer_hello(self, frame: Frame) -> bytes:
         """Return the CHALLENGE frame that answers a HELLO."""
@@ -89,9 +87,6 @@ class ServerHandshake:
             )
         _check_nonce(offer)
         self.client_max_frame = _number(offer, "max_frame", LEAST_MAX_FRAME)
-        name = offer.get("client")
-        name = name[:MAX_NAME_CHARS] if isinstance(name, str) else ""
-        self.client_name = name if name.isascii() and name.isprintable() else ""
         auth = AUTH_HMAC if self._key is not None else AUTH_NONE
         body = strict_json.dumps({"v": VERSION, "nonce": self._nonce.hex(), "auth": auth})
         challenge = json_frame(FrameType.CHALLENGE, body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
@@ -9,6 +11,7 @@ from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, MAX_TIMEOUT_
 from pocketserve_wire import ApiError, ErrorCode
 
 NOW = 1000.0
+read = functools.partial(read_options, longest_wait=60.0, clock=lambda: NOW)
 
 
 @pytest.mark.parametrize(
@@ -27,15 +30,15 @@ NOW = 1000.0
     ],
 )
 def test_the_earliest_limit_counts(parameters, deadline, expected):
-    assert read_options(parameters, NOW, 60.0, deadline).deadline == expected
+    assert read(parameters, deadline).deadline == expected
 
 
 def test_the_rest_is_taken_over():
     switch = Cancellation()
-    terms = read_options({"priority": 1, "stream": "camera"}, NOW, 60.0, None, switch)
+    terms = read({"priority": 1, "stream": "camera"}, None, switch)
     assert (terms.rank, terms.stream, terms.arrived) == (1, "camera", NOW)
     assert terms.cancellation is switch
-    plain = read_options({"priority": 0}, NOW, 60.0)
+    plain = read({"priority": 0})
     assert (plain.rank, plain.stream, plain.cancellation) == (DEFAULT_PRIORITY, "", None)
 
 
@@ -56,12 +59,12 @@ def test_the_rest_is_taken_over():
 )
 def test_bad_parameters_are_refused(parameters):
     with pytest.raises(ApiError) as caught:
-        read_options(parameters, NOW, 60.0)
+        read(parameters)
     assert caught.value.code is ErrorCode.INVALID_PARAMETER
     assert next(iter(parameters)) in caught.value.message
 
 
 def test_when_it_came_is_what_the_transport_says():
-    assert read_options({"stream": "camera"}, NOW, 60.0).arrived == NOW
-    late = read_options({"stream": "camera"}, NOW, 60.0, received=NOW - 2)
+    assert read({"stream": "camera"}).arrived == NOW
+    late = read({"stream": "camera"}, received=NOW - 2)
     assert (late.arrived, late.deadline) == (NOW - 2, NOW + 60.0)

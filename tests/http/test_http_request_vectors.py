@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conftest import MODELS, Server, StartServer
+from framed import feed
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame
 from wire.wire_vectors import Vector, load
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.live
 def frames(vector: Vector) -> list[Frame]:
     """The vector's REQUESTs; extensions that are broken on purpose are left out."""
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], 2**20, lambda header: not header.ext_length)
-    return [frame for frame in decoder.feed(vector.data) if not frame.discarded]
+    return [frame for frame in feed(decoder, vector.data) if not frame.discarded]
 
 
 @pytest.mark.parametrize("vector", COMMON, ids=str)

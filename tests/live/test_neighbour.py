@@ -14,7 +14,7 @@ import pytest
 
 from conftest import MODELS, Server
 from framed import Framed
-from pocketserve_wire.frames import retry_after_ms
+from pocketserve_wire.frames import Extension, encode_retry_after
 
 pytestmark = pytest.mark.live
 
@@ -65,7 +65,7 @@ def test_low_power_over_both_transports(new_server):
             assert refused.json()["code"] == "LOW_POWER" and "--low-power off" in refused.json()["error"]
             answer = peer.call(f"POST {path}", json.dumps(document).encode())
             assert (answer.status, answer.document) == (503, refused.json())
-            assert retry_after_ms(answer.ext) == 60_000
+            assert answer.ext[Extension.RETRY_AFTER_MS] == encode_retry_after(60_000)
         assert server.call("POST", "/v2/models/petals/infer", json=URGENT["/v2/models/petals/infer"]).ok
         for path, document in URGENT.items():
             assert server.call("POST", path, json=document).status_code == 200

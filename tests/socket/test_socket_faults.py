@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from framed import feed
 from pocketserve_wire.errors import ConnectionFault
 from pocketserve_wire.frames import HEADER, Frame, FrameType, encode_frame, json_frame
 
@@ -203,7 +204,7 @@ def test_drops_of_bytes_do_not_finish_it(local):
         while not peer.waiting:
             try:
                 peer.send(bytes([next(frame)]))
-                peer.waiting += peer.decoder.feed(peer.socket.recv(65536))
+                peer.waiting += feed(peer.decoder, peer.socket.recv(65536))
             except TimeoutError:
                 continue
         assert peer.ends().fault is ConnectionFault.TIMEOUT

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from framed import Framed
-from pocketserve_wire.frames import Extension, Frame, FrameType, encode_frame, retry_after_ms
+from pocketserve_wire.frames import Extension, Frame, FrameType, encode_frame, encode_retry_after
 
 NUMBERS = b"[5.1, 3.5, 1.4]"
 PETALS = "POST /predictions/petals"
@@ -141,7 +141,7 @@ def test_more_requests_than_allowed_are_refused_at_once(new_server, models_copy,
         for size in (3, 100_000):
             refused = peer.call(slow.target, bytes(size))
             assert (refused.status, refused.code) == (429, "QUEUE_FULL")
-            assert retry_after_ms(refused.ext) == 100
+            assert refused.ext[Extension.RETRY_AFTER_MS] == encode_retry_after(100)
         peer.ping(1)
         with server.connect() as other:
             assert other.call(PETALS, NUMBERS).status == 200

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import MODELS, Server, StartServer
+from framed import feed
 from pocketserve_wire.errors import ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
@@ -66,7 +67,7 @@ class Peer:
         try:
             while data := self.socket.recv(65_536):
                 raw += data
-                frames += self.decoder.feed(data)
+                frames += feed(self.decoder, data)
         except (ConnectionResetError, ConnectionFaultError):
             pass  # bytes that the server did not read any more, or an answer in HTTP
         return frames, raw

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framed import encode_header
+from framed import encode_header, feed
 from pocketserve_wire import DATATYPES
 from pocketserve_wire.errors import ConnectionFault, ConnectionFaultError, HttpPeerError
 from pocketserve_wire.frame_decoder import FrameDecoder
@@ -30,9 +30,9 @@ def expected(vector: Vector) -> list[dict[str, object]]:
     return [{key: value for key, value in frame.items() if key != "tensors"} for frame in vector.facts["frames"]]
 
 
-def feed(decoder: FrameDecoder, pieces: Iterable[bytes]) -> list[Frame]:
+def feed_all(decoder: FrameDecoder, pieces: Iterable[bytes]) -> list[Frame]:
     """All frames of some pieces of a stream."""
-    return [frame for piece in pieces for frame in decoder.feed(piece)]
+    return [frame for piece in pieces for frame in feed(decoder, piece)]
 
 
 def split(data: bytes, step: int) -> list[bytes]:
@@ -67,7 +67,7 @@ def test_valid_in_pieces(vector: Vector, step: int) -> None:
     if step == 1 and len(vector.data) > 16_384:
         step = 3
     decoder = vector.decoder()
-    frames = feed(decoder, split(vector.data, step))
+    frames = feed_all(decoder, split(vector.data, step))
     assert [summary(frame) for frame in frames] == expected(vector)
     assert not decoder.mid_frame
 
@@ -76,7 +76,7 @@ def test_valid_in_pieces(vector: Vector, step: int) -> None:
 def test_valid_with_more_behind(vector: Vector) -> None:
     """A frame ends where it ends: another frame and the start of a third do not disturb it."""
     decoder = vector.decoder()
-    *frames, pong = decoder.feed(vector.data + PONG + PONG[:5])
+    *frames, pong = feed(decoder, vector.data + PONG + PONG[:5])
     assert [summary(frame) for frame in frames] == expected(vector)
     assert (pong.type, pong.arg) == (FrameType.PONG, 77)
     assert decoder.mid_frame
@@ -93,14 +93,14 @@ def test_valid_in_random_pieces_one_behind_the_other(data: st.DataObject) -> Non
     stream = b"".join(vector.data for vector in chosen)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    frames = feed(chosen[0].decoder(), pieces)
+    frames = feed_all(chosen[0].decoder(), pieces)
     assert [{**summary(f), "max": 0} for f in frames] == [{**e, "max": 0} for v in chosen for e in expected(v)]
 
 
 @pytest.mark.parametrize("vector", [v for v in GOOD if v.facts["canonical"]], ids=str)
 def test_valid_backwards(vector: Vector) -> None:
     """Encoding what was decoded gives the very same bytes."""
-    assert b"".join(encode_frame(frame) for frame in vector.decoder().feed(vector.data)) == vector.data
+    assert b"".join(encode_frame(frame) for frame in feed(vector.decoder(), vector.data)) == vector.data
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_valid_backwards(vector: Vector) -> None:
 )
 def test_tensors_of_inference_bodies(vector: Vector, number: int) -> None:
     """The codec of bodies finds the tensors that the vectors describe, bit for bit."""
-    frame = vector.decoder().feed(vector.data)[number]
+    frame = feed(vector.decoder(), vector.data)[number]
     decode = decode_infer_request if frame.type == FrameType.REQUEST else decode_infer_response
     message = decode(frame.body, frame.json_length)
     tensors = message.inputs if frame.type == FrameType.REQUEST else message.outputs  # type: ignore[union-attr]
@@ -166,7 +166,7 @@ def test_invalid_in_pieces(vector: Vector, step: int) -> None:
 def test_invalid_with_more_behind(vector: Vector) -> None:
     """What follows a fault changes nothing."""
     with pytest.raises(ConnectionFaultError) as caught:
-        vector.decoder().feed(vector.data + PONG * 3)
+        feed(vector.decoder(), vector.data + PONG * 3)
     assert caught.value.fault.name == vector.facts["code"]
 
 

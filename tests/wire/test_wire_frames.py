@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framed import feed
 from hostile_frames import Hostile
 from pocketserve_wire.errors import ConnectionFaultError
 from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState, Role
@@ -79,7 +80,7 @@ def test_hostile_handshakes():
 
 def test_memory_grows_with_what_came_and_not_with_what_was_said():
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], 2**31)
-    decoder.feed(bytes.fromhex("4f491000010000000000000007000000000000000000ff3f") + b"GET /v2")
+    feed(decoder, bytes.fromhex("4f491000010000000000000007000000000000000000ff3f") + b"GET /v2")
     assert len(decoder.buffer()) <= 1 << 20
 
 
@@ -92,7 +93,7 @@ def test_a_target_is_its_own_frame_s(targets, with_ext):
     ext = {Extension.CONTENT_TYPE: b"a/b"} if with_ext else {}
     frames = [Frame(FrameType.REQUEST, number, 0, target, ext, body=b"/") for number, target in enumerate(targets, 1)]
     decoder = FrameDecoder(ALLOWED[Role.SERVER, HandshakeState.READY], MAX_BODY)
-    taken = decoder.feed(b"".join(map(encode_frame, frames)))
+    taken = feed(decoder, b"".join(map(encode_frame, frames)))
     assert [(one.target, one.ext, bytes(one.body)) for one in taken] == [(target, ext, b"/") for target in targets]
 
 
@@ -116,7 +117,7 @@ def test_a_long_body_lies_where_the_last_one_lay():
     decoder = kept()
     places = set()
     for number in range(1, 4):
-        (frame,) = decoder.feed(long_request(number, number))
+        (frame,) = feed(decoder, long_request(number, number))
         assert bytes(frame.body) == bytes([number]) * 100_000
         places.add(where(frame.body))
         del frame
@@ -126,10 +127,10 @@ def test_a_long_body_lies_where_the_last_one_lay():
 @pytest.mark.parametrize("look", [lambda body: body, lambda body: np.frombuffer(body, np.uint8)[10:20]])
 def test_a_body_that_is_looked_at_stays_what_it_is(look: Callable[[memoryview], Any]):
     decoder = kept()
-    (frame,) = decoder.feed(long_request(1, 1))
+    (frame,) = feed(decoder, long_request(1, 1))
     seen = look(frame.body)
     del frame
-    (frame,) = decoder.feed(long_request(2, 2))
+    (frame,) = feed(decoder, long_request(2, 2))
     assert set(bytes(seen)) == {1}
     assert set(bytes(frame.body)) == {2}
 
@@ -137,8 +138,8 @@ def test_a_body_that_is_looked_at_stays_what_it_is(look: Callable[[memoryview], 
 @pytest.mark.parametrize("size", [99_999, 100_001, 20_000])
 def test_a_body_of_another_length_has_memory_of_its_own(size: int):
     decoder = kept()
-    decoder.feed(long_request(1, 1))
-    (frame,) = decoder.feed(long_request(2, 2, size))
+    feed(decoder, long_request(1, 1))
+    (frame,) = feed(decoder, long_request(2, 2, size))
     assert bytes(frame.body) == bytes([2]) * size
 
 
@@ -148,7 +149,7 @@ def test_a_quiet_connection_holds_no_body(end: Callable[[FrameDecoder], None]):
     gc.collect()
     tracemalloc.start()
     try:
-        decoder.feed(long_request(1, 1))
+        feed(decoder, long_request(1, 1))
         assert tracemalloc.get_traced_memory()[0] > 100_000
         end(decoder)
         assert tracemalloc.get_traced_memory()[0] < 20_000
@@ -160,7 +161,7 @@ def test_a_decoder_keeps_no_body_unless_it_is_told_to():
     decoder = kept(reuse=False)
     tracemalloc.start()
     try:
-        decoder.feed(long_request(1, 1))
+        feed(decoder, long_request(1, 1))
         assert tracemalloc.get_traced_memory()[0] < 20_000
     finally:
         tracemalloc.stop()

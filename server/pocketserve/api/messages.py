@@ -133,21 +133,21 @@ def error_response(error: ApiError) -> ApiResponse:
     return ApiResponse(status=error.status, chunks=[error.body()], headers=headers, retry_after_s=error.retry_after_s)
 
 
-def query_number(request: ApiRequest, name: str, low: float, high: float, default: float) -> float:
-    """Return a number from the query string.
+def query_number(request: ApiRequest, name: str, high: float) -> float:
+    """Return a number from 0 of the query string, 0 where it is missing.
 
     Raises:
         ApiError: INVALID_PARAMETER.
     """
     text = request.query.get(name)
     if text is None:
-        return default
+        return 0.0
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not low <= value <= high:
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"query parameter {name} must be a number from {low:g} to {high:g}")
+    if not 0 <= value <= high:
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"query parameter {name} must be a number from 0 to {high:g}")
     return value
 
 
@@ -192,7 +192,7 @@ def waiting_parameters(request: ApiRequest) -> dict[str, Any]:
     """
     if not request.query:
         return {}
-    timeout_us = int(1000 * query_number(request, "timeout_ms", 0, 86_400_000, default=0))
+    timeout_us = int(1000 * query_number(request, "timeout_ms", 86_400_000))
     priority = request.query.get("priority", "0")
     if not (priority.isascii() and priority.isdigit()) or len(priority) > 10:
         raise ApiError(ErrorCode.INVALID_PARAMETER, "query parameter priority must be a whole number from 0")

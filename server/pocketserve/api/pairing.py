@@ -39,7 +39,7 @@ def close_desk(service: Service, request: ApiRequest) -> ApiResponse:
 def state(service: Service, request: ApiRequest) -> ApiResponse:
     """Return where pairing stands; with ``wait_ms``, once it is not open any more or the time is over."""
     refuse_unknown_query(request, "wait_ms")
-    wait_ms = query_number(request, "wait_ms", 0, MAX_WAIT_MS, 0)
+    wait_ms = query_number(request, "wait_ms", MAX_WAIT_MS)
     return _answer(service.pairing.wait(wait_ms / 1000))
 
 

@@ -18,7 +18,6 @@ from pocketserve.state.folder_lock import remove_tree
 
 ZIP = ".zip"
 MAX_LICENSE_BYTES, MAX_LICENSE = 1 << 20, 100  # of a file, and characters of the line that is noted
-_PIECE = 1 << 20
 _JUNK = ("__MACOSX", "__pycache__")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pocketserve.engine.scheduling.cancellation import Cancellation, cancelled
@@ -61,23 +61,24 @@ class RequestOptions:
 
 def read_options(
     parameters: Mapping[str, Any],
-    now: float,
-    longest_wait: float,
     deadline: float | None = None,
     cancellation: Cancellation | None = None,
     received: float | None = None,
+    *,
+    longest_wait: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> RequestOptions:
     """Return the options of a request with the parameters ``timeout`` (microseconds), ``priority`` and ``stream``.
 
     Args:
-        now: monotonic seconds.
-        longest_wait: seconds that no request may wait longer than.
         deadline: monotonic seconds, from the transport; the earliest limit counts.
         received: monotonic seconds, when it came; None is now.
+        longest_wait: seconds that no request may wait longer than.
 
     Raises:
         ApiError: INVALID_PARAMETER.
     """
+    now = clock()
     ends = now + longest_wait
     arrived = now if received is None else received
     if deadline is not None and deadline < ends:

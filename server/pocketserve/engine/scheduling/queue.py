@@ -212,11 +212,6 @@ class ModelQueue:
         return self._batcher is not None
 
     @property
-    def busy(self) -> bool:
-        """Return whether a request that came now would have to wait."""
-        return not self._entries.idle
-
-    @property
     def flow(self) -> Flow:
         """The flow that is charged for the runs."""
         return self._entries.flow
