@@ -28,6 +28,7 @@ from benchmarks import (
     pictures,
     report,
     revisions,
+    throughput,
 )
 from benchmarks.processes import NotHere
 from benchmarks.samples import Missing, Result
@@ -56,6 +57,7 @@ BENCHMARKS: Benchmarks = {
     "V1": camera.run,
     "V2": pictures.run_v2,
     "W1": battery.run,
+    "Q1": throughput.run,
 }
 
 

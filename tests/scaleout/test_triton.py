@@ -18,6 +18,9 @@ from scalar_model import scalar_model
 
 sys.path.append(str(ROOT))
 
+from benchmarks import throughput
+from benchmarks.samples import Comparison
+from benchmarks.timing import QUICK
 from benchmarks.triton import triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.live, pytest.mark.alone]
@@ -99,3 +102,10 @@ def test_binary_tensors(theirs: str) -> None:
     plain = [{"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32", "data": image.ravel().tolist()}]
     assert scores.ravel().tolist() == pytest.approx(ask_triton(theirs, "digits", plain)["outputs"][0]["data"], abs=1e-6)
     assert scores.sum() == pytest.approx(1, abs=1e-3)
+
+
+def test_its_rate_is_measured_beside_ours() -> None:
+    """A quick run of the benchmark Q1: every connection of both sides is answered."""
+    rows = throughput.run(QUICK)
+    assert [row.name for row in rows] == ["Q1"] * len(throughput.GOALS) * len(throughput.CONNECTIONS)
+    assert all(isinstance(row, Comparison) and min(*row.ours, *row.floor) > 0 for row in rows)
