@@ -24,6 +24,10 @@ def as_tensor(name: str, value: npt.ArrayLike, datatype: str | None = None) -> T
         TypeError: the protocol has no datatype for the elements, or they cannot be of the one that is named.
     """
     array = np.asarray(value)
+    if datatype is None and array.dtype in _NAMES:
+        return Tensor(
+            name, _NAMES[array.dtype], array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        )
     if datatype is not None or array.dtype.name == "bfloat16":  # as ml_dtypes has it
         bits = np.ascontiguousarray(_bfloat16_bits(name, array, datatype or "BF16")).reshape(-1)
         return Tensor(name, "BF16", array.shape, bits.view(np.uint8).data)

@@ -440,6 +440,7 @@ def _path(model: str, version: str | None) -> str:
     return base if version is None else f"{base}/versions/{_segment(version)}"
 
 
+@functools.lru_cache(maxsize=256)
 def _segment(name: str) -> str:
     """Return a name as one segment of a path. What would lead to another path is no name of a model or version."""
     if not isinstance(name, str):

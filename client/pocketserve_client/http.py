@@ -48,8 +48,11 @@ class HttpTransport:
         owner: Owner | None = None,
     ) -> None:
         self._url, self._owner = url.rstrip("/"), owner
-        self._prefix = quote(urlsplit(self._url).path, safe="/%")
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        parts = urlsplit(self._url)
+        self._prefix = quote(parts.path, safe="/%")
+        self._headers = [f"Host: {parts.netloc.rpartition('@')[2]}", "Accept-Encoding: identity"]
+        if token is not None:
+            self._headers.append(f"Authorization: Bearer {token}")
         self._timeout, self._max_answer = timeout, max_answer
         self.answered = self._closed = False
         self.reset_after_fork()
@@ -100,25 +103,35 @@ class HttpTransport:
         else:
             connection.exchange.begin(seconds, self._max_answer)
         try:
-            headers = self._headers_for(request)
-            connection.request(request.method, self._prefix + request.path, b"".join(request.chunks) or None, headers)
-            with connection.getresponse() as response:
+            connection.send(b"".join((self._head_of(request), *request.chunks)))
+            with HTTPResponse(connection.sock, method=request.method) as response:
+                response.begin()
                 body = _read(response, self._max_answer)
         except BaseException:
             connection.close()
             raise
-        self._give_back(connection)
+        self._give_back(connection, is_reusable=not response.will_close)
         length = response.headers.get("Inference-Header-Content-Length", "")
         json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
         return Answer(response.status, body, json_length, response.headers.get("Content-Type", JSON))
 
-    def _headers_for(self, request: Request) -> dict[str, str]:
-        headers = dict(self._headers)
-        if request.chunks:
-            headers["Content-Type"] = request.content_type
-        if 0 < request.json_length < request.body_length:
-            headers["Inference-Header-Content-Length"] = str(request.json_length)
-        return headers
+    def _head_of(self, request: Request) -> bytes:
+        """Return request line and headers, to be sent with the body in one piece.
+
+        Raises:
+            ValueError: a path or a token holds what would end its line.
+        """
+        path, length = self._prefix + request.path, request.body_length
+        lines = [f"{request.method} {path} HTTP/1.1", *self._headers]
+        if length or request.method != "GET":
+            lines.append(f"Content-Length: {length}")
+        if length:
+            lines.append(f"Content-Type: {request.content_type}")
+        if 0 < request.json_length < length:
+            lines.append(f"Inference-Header-Content-Length: {request.json_length}")
+        if " " in path or not all(line.isprintable() for line in lines):
+            raise ValueError("a path or the token holds characters that a line of HTTP cannot")
+        return "\r\n".join((*lines, "", "")).encode("ascii")
 
     def _take(self) -> _Connection | None:
         try:
@@ -134,9 +147,9 @@ class HttpTransport:
             connection.close()
         return None
 
-    def _give_back(self, connection: _Connection) -> None:
+    def _give_back(self, connection: _Connection, *, is_reusable: bool) -> None:
         """Keep a connection for the next request, if the server does."""
-        if connection.sock is None or self._closed or len(self._idle) >= MAX_AT_ONCE:
+        if not is_reusable or self._closed or len(self._idle) >= MAX_AT_ONCE:
             connection.close()
         else:
             self._idle.append(connection)

@@ -63,7 +63,7 @@ class Extension(enum.IntEnum):
 
 
 CRITICAL: Final = 0x80
-_REQUEST = int(FrameType.REQUEST)
+_REQUEST, _RESPONSE = int(FrameType.REQUEST), int(FrameType.RESPONSE)
 
 
 class _Rule(NamedTuple):
@@ -151,9 +151,12 @@ def parse_header(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Hea
         raise ConnectionFaultError(ConnectionFault.BAD_MARK, "a frame must start with the bytes 4f 49")
     # Header(...) would take three times as long.
     header = tuple.__new__(Header, (kind, request_id, arg, target, ext, json_length, body))
-    # Most frames are good REQUESTs, for which these comparisons are enough.
-    plain = kind == _REQUEST and not flags and request_id and json_length <= body
-    if not (plain and 0 < target <= MAX_TARGET_BYTES and ext <= MAX_EXT_BYTES):
+    # Most frames are good REQUESTs and RESPONSEs, for which these comparisons are enough.
+    if kind == _REQUEST:
+        fits = 0 < target <= MAX_TARGET_BYTES
+    else:
+        fits = kind == _RESPONSE and not target and LOWEST_STATUS <= arg <= HIGHEST_STATUS
+    if flags or not (fits and request_id and json_length <= body and ext <= MAX_EXT_BYTES):
         _check_header(header, flags)
     return header
 
