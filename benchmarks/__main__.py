@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks import (
     against_peers,
+    arrays,
     batching,
     battery,
     camera,
@@ -43,6 +44,7 @@ BENCHMARKS: Benchmarks = {
     "H1": overhead.run_h1,
     "P1": against_peers.run,
     "R1": lambda effort: [*memory.run(effort)],
+    "A1": arrays.run,
     "C1": cold_start.run,
     "M1": model_work.run_m1,
     "T1": model_work.run_t1,
