@@ -88,6 +88,7 @@ class ClientConnection:
         self._pinged = False
         self._closed: Exception | None = None
         self._leaving = False
+        self._take_all(False)  # what came together with the end of the handshake
 
     # Sending
 
@@ -305,12 +306,15 @@ class ClientConnection:
         self._last_read = time.monotonic()
         self._pinged = False
         self._decoder.received(count)
+        self._take_all(writing)
+        self._wake(finished=True)
+
+    def _take_all(self, writing: bool) -> None:
         try:
             while (frame := self._decoder.next()) is not None:
                 self._take(frame, writing)
         except ConnectionFaultError as fault:
             self._fail(ServerUnreachableError(f"{self._name} does not keep to the protocol: {fault.message}"))
-        self._wake(finished=True)
 
     def _take(self, frame: Frame, writing: bool) -> None:
         if frame.type == FrameType.RESPONSE:

@@ -231,11 +231,12 @@ def test_no_room_for_a_request_is_not_waited_for_for_ever():
             client.async_predict("digits", [1])
 
 
-def test_an_answer_that_announces_too_much():
+@pytest.mark.parametrize("at_once", [False, True], ids=["after the handshake", "with its end"])
+def test_an_answer_that_announces_too_much(at_once):
     """Its length is looked at before memory is taken."""
-    whole = encode_frame(Frame(FrameType.RESPONSE, request_id=1, arg=200, body=bytearray(MAX + 1)))
+    head = encode_frame(Frame(FrameType.RESPONSE, request_id=1, arg=200, body=bytearray(MAX + 1)))[:24]
     unreachable = pytest.raises(ServerUnreachableError, match="does not keep to the protocol")
-    parts = itertools.chain([OPEN, whole[:24]], itertools.repeat(b""))
+    parts = itertools.chain([OPEN + head] if at_once else [OPEN, head], itertools.repeat(b""))
     with Peer(lambda: parts, pace=0.01) as peer, socket_client(peer) as client, unreachable:
         client.server_metadata()
 
