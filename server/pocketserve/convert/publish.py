@@ -111,13 +111,31 @@ def publish(
         ConversionError: the folder or the manifest cannot be written; all is as it was.
     """
     home = model_folder(entry)
-    try:
-        with _alone(home):
-            return _publish(entry, source, result, new, provenance, home, listed=listed)
-    except OSError as error:
-        raise _unwritable(home, error) from None
-    except (ManifestError, ModelLoadError) as error:
-        raise ConversionError(str(error)) from None
+    with _writing(home), _alone(home):
+        _take_back(home)
+        target, copied, old = _places(home, new.file)
+        is_new = not any(home.iterdir())
+        journal = {"version": new.name, "file": new.file, "replaces": target.exists(), "folder": is_new}
+        journal["provenance"] = provenance if listed else None
+        try:
+            (home / JOURNAL).write_text(json.dumps(journal), encoding="utf-8")
+            if home != entry.folder:
+                _adopt(entry, home)
+            copy_result(result, copied)
+            if copied.is_file():
+                with copied.open("rb") as file:
+                    os.fsync(file.fileno())
+            if target.exists():
+                os.replace(target, old)
+            os.replace(copied, target)
+            if listed:
+                edit_manifest(home, lambda document: _add_version(document, entry, source, new, provenance))
+        except BaseException:  # also Ctrl-C: half a folder would hide the bare file
+            _take_back(home)
+            raise
+        _remove(old)
+        (home / JOURNAL).unlink()
+        return target
 
 
 def check_writable(entry: ModelEntry) -> None:
@@ -127,53 +145,21 @@ def check_writable(entry: ModelEntry) -> None:
         ConversionError: the sentence has the system's reason.
     """
     home = model_folder(entry)
+    with _writing(home), tempfile.TemporaryFile(dir=home if home.is_dir() else home.parent):
+        return
+
+
+@contextmanager
+def _writing(home: Path) -> Iterator[None]:
+    """Raise a ConversionError for whatever keeps the block from writing to a model's folder."""
     try:
-        with tempfile.TemporaryFile(dir=home if home.is_dir() else home.parent):
-            return
+        yield
     except OSError as error:
-        raise _unwritable(home, error) from None
-
-
-def _unwritable(home: Path, error: OSError) -> ConversionError:
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    way = "make room and try again" if is_full else "copy the model to where you may write, and convert it there"
-    return ConversionError(f"{home} cannot be written: {error.strerror}; {way}")
-
-
-def _publish(
-    entry: ModelEntry,
-    source: str,
-    result: Path,
-    new: NewVersion,
-    provenance: Mapping[str, Any],
-    home: Path,
-    *,
-    listed: bool,
-) -> Path:
-    _take_back(home)
-    target, copied, old = _places(home, new.file)
-    is_new = not any(home.iterdir())
-    journal = {"version": new.name, "file": new.file, "replaces": target.exists(), "folder": is_new}
-    journal["provenance"] = provenance if listed else None
-    try:
-        (home / JOURNAL).write_text(json.dumps(journal), encoding="utf-8")
-        if home != entry.folder:
-            _adopt(entry, home)
-        copy_result(result, copied)
-        if copied.is_file():
-            with copied.open("rb") as file:
-                os.fsync(file.fileno())
-        if target.exists():
-            os.replace(target, old)
-        os.replace(copied, target)
-        if listed:
-            edit_manifest(home, lambda document: _add_version(document, entry, source, new, provenance))
-    except BaseException:  # also Ctrl-C: half a folder would hide the bare file
-        _take_back(home)
-        raise
-    _remove(old)
-    (home / JOURNAL).unlink()
-    return target
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        way = "make room and try again" if is_full else "copy the model to where you may write, and convert it there"
+        raise ConversionError(f"{home} cannot be written: {error.strerror}; {way}") from None
+    except (ManifestError, ModelLoadError) as error:
+        raise ConversionError(str(error)) from None
 
 
 def recover(entry: ModelEntry) -> bool:
@@ -181,11 +167,8 @@ def recover(entry: ModelEntry) -> bool:
     home = model_folder(entry)
     if not (home / JOURNAL).is_file():
         return False
-    try:
-        with _alone(home):
-            _take_back(home)
-    except OSError as error:
-        raise _unwritable(home, error) from None
+    with _writing(home), _alone(home):
+        _take_back(home)
     return True
 
 

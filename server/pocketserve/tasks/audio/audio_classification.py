@@ -80,14 +80,10 @@ class AudioClassification:
         return {**self._input.describe(), "answer": answer}
 
 
-CALL = TaskCall(
-    "classify",
-    "sound",
-    "Classification",
-    (
-        *RANKED,
-        AnswerField("start", "real", "seconds from the sound's start to the window's, where each window is answered"),
-        AnswerField("end", "real", "seconds from the sound's start to the window's end, where each is answered"),
-    ),
+FIELDS = (
+    *RANKED,
+    AnswerField("start", "real", "seconds from the sound's start to the window's, where each window is answered"),
+    AnswerField("end", "real", "seconds from the sound's start to the window's end, where each is answered"),
 )
+CALL = TaskCall("classify", "sound", "Classification", FIELDS)
 TASK = TaskDefinition(NAME, fits, AudioClassification, (AUDIO, SPECTROGRAM, CLASSIFICATION), calls=(CALL,))

@@ -116,14 +116,10 @@ def speech_windows(scores: Array, threshold: float, silence: int) -> list[tuple[
     return runs
 
 
-CALL = TaskCall(
-    "detect",
-    "sound",
-    "Stretch",
-    (
-        AnswerField("start", "real", "seconds from the sound's start to the first speech"),
-        AnswerField("end", "real", "seconds from the sound's start to the end of that speech"),
-        AnswerField("score", "real", "the mean probability of speech, from 0 to 1"),
-    ),
+FIELDS = (
+    AnswerField("start", "real", "seconds from the sound's start to the first speech"),
+    AnswerField("end", "real", "seconds from the sound's start to the end of that speech"),
+    AnswerField("score", "real", "the mean probability of speech, from 0 to 1"),
 )
+CALL = TaskCall("detect", "sound", "Stretch", FIELDS)
 TASK = TaskDefinition(NAME, None, VoiceActivity, (AUDIO, SPECTROGRAM, CLASSIFICATION), calls=(CALL,))

@@ -145,10 +145,9 @@ class Recommendation:
 
 
 ITEMS = Section("items", ItemsOptions)
-CALL = TaskCall(
-    "recommend",
-    "items",
-    "Recommendation",
-    (AnswerField("label", "label", "the item"), AnswerField("score", "real", "how well it fits, by the model's scale")),
+FIELDS = (
+    AnswerField("label", "label", "the item"),
+    AnswerField("score", "real", "how well it fits, by the model's scale"),
 )
+CALL = TaskCall("recommend", "items", "Recommendation", FIELDS)
 TASK = TaskDefinition(NAME, None, Recommendation, (ITEMS, CLASSIFICATION), calls=(CALL,))

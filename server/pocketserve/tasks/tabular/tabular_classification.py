@@ -44,10 +44,6 @@ class TabularClassification(TableTask):
         return answer
 
 
-CALL = TaskCall(
-    "classify",
-    "rows",
-    "Classification",
-    (*RANKED, AnswerField("row", "integer", "the number of the row, from 0")),
-)
+FIELDS = (*RANKED, AnswerField("row", "integer", "the number of the row, from 0"))
+CALL = TaskCall("classify", "rows", "Classification", FIELDS)
 TASK = TaskDefinition(NAME, None, TabularClassification, (CLASSIFICATION,), calls=(CALL,))

@@ -42,14 +42,10 @@ class TabularRegression(TableTask):
         return [{"name": self._target, "value": float(value), **self._unit} for value in output.reshape(-1)]
 
 
-CALL = TaskCall(
-    "predict",
-    "rows",
-    "Value",
-    (
-        AnswerField("value", "real", "the predicted value"),
-        AnswerField("name", "text", "what it is"),
-        AnswerField("unit", "text", "its unit; empty where the model names none"),
-    ),
+FIELDS = (
+    AnswerField("value", "real", "the predicted value"),
+    AnswerField("name", "text", "what it is"),
+    AnswerField("unit", "text", "its unit; empty where the model names none"),
 )
+CALL = TaskCall("predict", "rows", "Value", FIELDS)
 TASK = TaskDefinition(NAME, None, create, calls=(CALL,))

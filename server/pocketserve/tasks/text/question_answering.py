@@ -127,15 +127,11 @@ def _output(facts: ModelFacts, part: str) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-CALL = TaskCall(
-    "answer",
-    "question",
-    "Span",
-    (
-        AnswerField("answer", "text", "the words of the context that answer"),
-        AnswerField("start", "integer", "the first character, as code points of the context"),
-        AnswerField("end", "integer", "the character after the last one"),
-        SCORE,
-    ),
+FIELDS = (
+    AnswerField("answer", "text", "the words of the context that answer"),
+    AnswerField("start", "integer", "the first character, as code points of the context"),
+    AnswerField("end", "integer", "the character after the last one"),
+    SCORE,
 )
+CALL = TaskCall("answer", "question", "Span", FIELDS)
 TASK = TaskDefinition(NAME, fits, QuestionAnswering, (TEXT,), calls=(CALL,))

@@ -71,10 +71,6 @@ class TextClassification:
         }
 
 
-CALL = TaskCall(
-    "classify",
-    "text",
-    "Classification",
-    (*RANKED, AnswerField("input", "integer", "the number of the text in a list, from 0")),
-)
+FIELDS = (*RANKED, AnswerField("input", "integer", "the number of the text in a list, from 0"))
+CALL = TaskCall("classify", "text", "Classification", FIELDS)
 TASK = TaskDefinition(NAME, fits, TextClassification, (TEXT, CLASSIFICATION), calls=(CALL,))

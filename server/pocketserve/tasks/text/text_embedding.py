@@ -121,24 +121,11 @@ def _comparison(body: memoryview) -> dict[str, Any] | None:
     return content if content.keys() == {"query", "texts"} and isinstance(content["query"], str) else None
 
 
+INDEX = AnswerField("index", "integer", "the number of the text, from 0")
+VECTOR = AnswerField("embedding", "reals", "its vector")
+COSINE = AnswerField("score", "real", "the cosine, from -1 to 1")
 CALLS = (
-    TaskCall(
-        "embed",
-        "text",
-        "Embedding",
-        (
-            AnswerField("index", "integer", "the number of the text, from 0"),
-            AnswerField("embedding", "reals", "its vector"),
-        ),
-    ),
-    TaskCall(
-        "compare",
-        "comparison",
-        "Match",
-        (
-            AnswerField("index", "integer", "the number of the text, from 0"),
-            AnswerField("score", "real", "the cosine, from -1 to 1"),
-        ),
-    ),
+    TaskCall("embed", "text", "Embedding", (INDEX, VECTOR)),
+    TaskCall("compare", "comparison", "Match", (INDEX, COSINE)),
 )
 TASK = TaskDefinition(NAME, None, TextEmbedding, (TEXT,), calls=CALLS)

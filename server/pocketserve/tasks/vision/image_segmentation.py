@@ -168,14 +168,10 @@ def _png(classes: Array) -> bytes:
     return file.getvalue()
 
 
-CALL = TaskCall(
-    "segment",
-    "picture",
-    "Segment",
-    (
-        CLASS,
-        AnswerField("share", "real", "its share of the picture, from 0 to 1"),
-        AnswerField("pixels", "integer", "how many pixels of the mask it has"),
-    ),
+FIELDS = (
+    CLASS,
+    AnswerField("share", "real", "its share of the picture, from 0 to 1"),
+    AnswerField("pixels", "integer", "how many pixels of the mask it has"),
 )
+CALL = TaskCall("segment", "picture", "Segment", FIELDS)
 TASK = TaskDefinition(NAME, fits, ImageSegmentation, (IMAGE, SEGMENTATION), takes_pictures=True, calls=(CALL,))

@@ -225,10 +225,10 @@ POINT = (
     AnswerField("y", "real", "pixels from its top"),
     SCORE,
 )
-CALL = TaskCall(
-    "estimate",
-    "picture",
-    "Body",
-    (SCORE, BOX, AnswerField("keypoints", "list", "its points, all of them, each with its score", POINT, "Keypoint")),
+FIELDS = (
+    SCORE,
+    BOX,
+    AnswerField("keypoints", "list", "its points, all of them, each with its score", POINT, "Keypoint"),
 )
+CALL = TaskCall("estimate", "picture", "Body", FIELDS)
 TASK = TaskDefinition(NAME, fits, PoseEstimation, (IMAGE, POSE), takes_pictures=True, calls=(CALL,))
