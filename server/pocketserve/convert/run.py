@@ -120,6 +120,22 @@ class Reference(NamedTuple):
     outputs: Path
 
 
+class _Result(NamedTuple):
+    """A file that the tools of a plan have written, before it is checked and published."""
+
+    source: VersionEntry
+    plan: Plan
+    new: NewVersion
+    reference: Reference
+    output: Path
+    outcomes: Sequence[ConversionOutcome]
+
+    @property
+    def kind(self) -> str:
+        """Return its kind, of ``KINDS``."""
+        return self.plan[-1].converter.kind
+
+
 class ModelConverter:
     """Converts versions of one model, into one kind after the other. A work folder holds all that is not published.
 
@@ -309,16 +325,17 @@ class ModelConverter:
             _check_written(request.output, step.converter)
             _check_smaller(request, outcomes[-1], source)
         carry_description(source.path, source.format.name, request.output, request.kind)
-        conversion = _conversion(source, plan, new, request.output, outcomes, reference)
+        result = _Result(source, plan, new, reference, request.output, outcomes)
+        conversion = _conversion(result)
         if KINDS[conversion.kind].served:
-            facts, agreement, doubts = self._verify(source, plan, request.output, outcomes, reference, pythons[-1])
+            facts, agreement, doubts = self._verify(result, pythons[-1])
             notes = (*conversion.notes, *_renamed(reference.facts, facts), *doubts)
             conversion = conversion._replace(agreement=agreement, notes=notes)
         elif answers := outcomes[-1].answers:
             agreement, doubts = self._compare_answers(reference, Path(answers))
             notes = (*conversion.notes, *doubts)
             conversion = conversion._replace(agreement=agreement, notes=notes)
-        return self._publish(source, plan, new, conversion, request.output, outcomes, reference)
+        return self._publish(result, conversion)
 
     def _compare_answers(self, reference: Reference, answers: Path) -> tuple[verify.Agreement, list[str]]:
         """Compare what a tool's own run answered with the original; return sentences on what is left open, too.
@@ -378,24 +395,16 @@ class ModelConverter:
         job = Job(f"the run of {version}", python, "pocketserve.convert.sample_run", request, folder)
         return run_job(job, self._settings.limits, lambda: self._tell(f"running {version}", 0.0))
 
-    def _verify(
-        self,
-        source: VersionEntry,
-        plan: Plan,
-        result: Path,
-        outcomes: Sequence[ConversionOutcome],
-        reference: Reference,
-        python: Path,
-    ) -> tuple[Mapping[str, Any], verify.Agreement, list[str]]:
+    def _verify(self, result: _Result, python: Path) -> tuple[Mapping[str, Any], verify.Agreement, list[str]]:
         """Load and run the result as a server would, and compare its answers with the original's.
 
         Returns:
             What its process told of it, the agreement, and sentences on what it leaves open.
         """
-        format = format_named(plan[-1].converter.kind)
+        reference, format = result.reference, format_named(result.kind)
         assert format is not None  # of every kind that is served
         folder = self._folder()
-        staged = stage(self._entry, source, result, format, folder, self._settings.state_dir)
+        staged = stage(self._entry, result.source, result.output, format, folder, self._settings.state_dir)
         document = {
             "models_dir": str(staged.models_dir),
             "state_dir": str(staged.state_dir),
@@ -404,7 +413,7 @@ class ModelConverter:
             "arrays": str(reference.inputs),
             "rows": reference.facts["rows"],
             "data": self._sample_request().get("data", ""),
-            "layouts": {name: layout for outcome in outcomes for name, layout in outcome.layouts.items()},
+            "layouts": {name: layout for outcome in result.outcomes for name, layout in outcome.layouts.items()},
         }
         try:
             facts = self._run_samples(f"the new {format.name} version", format, python, document, folder)
@@ -418,11 +427,8 @@ class ModelConverter:
             int(facts["count"]),
             random=bool(reference.facts["random"]),
         )
-        return (
-            facts,
-            agreement,
-            self._judge(agreement, reference, folder / "outputs.npz", self._milder(source, format.name)),
-        )
+        nearest = self._milder(result.source, format.name)
+        return facts, agreement, self._judge(agreement, reference, folder / "outputs.npz", nearest)
 
     def _judge(self, agreement: verify.Agreement, reference: Reference, outputs: Path, nearest: str) -> list[str]:
         """Refuse a result that is not what the original is; return sentences on what is left open.
@@ -438,34 +444,27 @@ class ModelConverter:
         """Return what else the provenance says of the result."""
         return {}
 
-    def _publish(
-        self,
-        source: VersionEntry,
-        plan: Plan,
-        new: NewVersion,
-        conversion: Conversion,
-        result: Path,
-        outcomes: Sequence[ConversionOutcome],
-        reference: Reference,
-    ) -> Conversion:
+    def _publish(self, result: _Result, conversion: Conversion) -> Conversion:
+        facts = result.reference.facts
         provenance: dict[str, Any] = {
-            "source": source.name,
-            "source_sha256": content_digest(source),
-            "tools": [f"{outcome.tool} {outcome.version}" for outcome in outcomes],
+            "source": conversion.source,
+            "source_sha256": content_digest(result.source),
+            "tools": list(conversion.tools),
             "quantize": self._settings.quantize,
             "made_by": f"pocketserve {__version__}",
             "date": datetime.date.today().isoformat(),
-            "samples": 0 if reference.facts["random"] else int(reference.facts["count"]),
+            "samples": 0 if conversion.random else int(facts["count"]),
         }
-        if reference.facts["samples_sha256"]:
-            provenance["samples_sha256"] = reference.facts["samples_sha256"]
-        options = {key: value for outcome in outcomes for key, value in outcome.options.items()}
+        if facts["samples_sha256"]:
+            provenance["samples_sha256"] = facts["samples_sha256"]
+        options = {key: value for outcome in result.outcomes for key, value in outcome.options.items()}
         if options:
             provenance["options"] = options
         if conversion.agreement is not None:
             provenance["difference"] = float(f"{conversion.agreement.error:.3g}")
         provenance |= self._measured()
-        path = publish(self._entry, source.name, result, new, provenance, listed=KINDS[conversion.kind].served)
+        listed = KINDS[result.kind].served
+        path = publish(self._entry, conversion.source, result.output, result.new, provenance, listed=listed)
         self._entry = scan(self._settings.models_dir)[self._entry.name]  # the next kind's name depends on this one's
         return conversion._replace(path=path)
 
@@ -595,27 +594,20 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _conversion(
-    source: VersionEntry,
-    plan: Plan,
-    new: NewVersion,
-    output: Path,
-    outcomes: Sequence[ConversionOutcome],
-    reference: Reference,
-) -> Conversion:
-    kind = plan[-1].converter.kind
+def _conversion(result: _Result) -> Conversion:
+    outcomes, kind = result.outcomes, result.kind
     layouts = (f"its input {n!r} is {layout} now" for outcome in outcomes for n, layout in outcome.layouts.items())
     notes = (*(note for outcome in outcomes for note in outcome.notes), *layouts)
     return Conversion(
         kind=kind,
-        version=new.name if KINDS[kind].served else "",
-        path=output,
-        source=source.name,
-        source_bytes=file_bytes(source),
-        result_bytes=_size(output),
+        version=result.new.name if KINDS[kind].served else "",
+        path=result.output,
+        source=result.source.name,
+        source_bytes=file_bytes(result.source),
+        result_bytes=_size(result.output),
         tools=tuple(f"{outcome.tool} {outcome.version}" for outcome in outcomes),
         agreement=None,
-        random=bool(reference.facts["random"]),
+        random=bool(result.reference.facts["random"]),
         notes=tuple(dict.fromkeys(notes)),
     )
 
