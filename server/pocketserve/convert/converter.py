@@ -133,6 +133,11 @@ class ConversionRequest:
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or self.source.name)
 
+    def refusal(self, tool: str, text: str, reason: str = "", nearest: str = "") -> ConversionError:
+        """Return the error of a tool that cannot convert this; without a reason, its own text says why."""
+        message = f"{tool} cannot convert {self.title}: {reason or ' '.join(text.split())[:300]}"
+        return ConversionError(message, detail=text, nearest=nearest)
+
     def to_json(self) -> str:
         """Return it as JSON text."""
         return json.dumps(dataclasses.asdict(self), default=str)

@@ -70,8 +70,6 @@ def _dtype(example: Any) -> Any:
 
 
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
-    text = str(error)
-    operator = _OPERATOR.search(text)
-    reason = f"Core ML has no operator for {operator[1]}" if operator else " ".join(text.split())[:300]
-    message = f"{CONVERTER.name} cannot convert {request.title}: {reason}"
-    return ConversionError(message, detail=text, nearest="--to tflite, which runs on iOS, too")
+    operator = _OPERATOR.search(str(error))
+    reason = f"Core ML has no operator for {operator[1]}" if operator else ""
+    return request.refusal(CONVERTER.name, str(error), reason, "--to tflite, which runs on iOS, too")

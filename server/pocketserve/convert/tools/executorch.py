@@ -110,13 +110,9 @@ def _quantized(module: Any, request: ConversionRequest, examples: list[Example])
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     text = f"{type(error).__name__}: {error}"
     operators = sorted(set(_OPERATOR.findall(text)))
+    reason = f"the operator {operators[0]} has no counterpart" if operators else ""
     if any(words in text for words in _DATA_DEPENDENT):
         reason = (
             "its shapes depend on its inputs' values; export what comes before, and let the server's task decode it"
         )
-    elif operators:
-        reason = f"the operator {operators[0]} has no counterpart"
-    else:
-        reason = " ".join(text.split())[:300]
-    message = f"{CONVERTER.name} cannot convert {request.title}: {reason}"
-    return ConversionError(message, detail=text, nearest=_NEAREST)
+    return request.refusal(CONVERTER.name, text, reason, _NEAREST)

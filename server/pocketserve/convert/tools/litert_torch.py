@@ -70,10 +70,7 @@ def _exportable(torch: Any, module: Any, values: tuple[Any, ...]) -> Any:
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     text = f"{type(error).__name__}: {error}"
     operators = sorted(set(_OPERATOR.findall(text)))
-    if "DataDependent" in text or "GuardOnDataDependent" in text:
+    reason = f"the operator {operators[0]} has no counterpart" if operators else ""
+    if "DataDependent" in text:
         reason = "its shapes depend on its inputs' values, which TFLite has no operators for"
-    elif operators:
-        reason = f"the operator {operators[0]} has no counterpart"
-    else:
-        reason = " ".join(text.split())[:300]
-    return ConversionError(f"{CONVERTER.name} cannot convert {request.title}: {reason}", detail=text, nearest=_NEAREST)
+    return request.refusal(CONVERTER.name, text, reason, _NEAREST)

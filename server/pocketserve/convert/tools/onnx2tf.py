@@ -149,5 +149,4 @@ def _refusal(request: ConversionRequest, printed: str, error: BaseException) -> 
     text = _COLOUR.sub("", f"{printed}\n{error}")
     layer = _LAYER.search(text)
     reason = f"it cannot do the layer {layer[1]}" if layer else " ".join(_COLOUR.sub("", str(error)).split())[:300]
-    message = f"{CONVERTER.name} cannot convert {request.title}: {reason}"
-    return ConversionError(message, detail=text, nearest=_NEAREST)
+    return request.refusal(CONVERTER.name, text, reason, _NEAREST)

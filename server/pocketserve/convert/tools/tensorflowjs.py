@@ -71,7 +71,5 @@ def _leave_apart(tool: Any) -> None:
 
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     operators = ", ".join(missing_operators(error)[:3])
-    reason = f"TensorFlow.js has no operator for {operators}" if operators else " ".join(str(error).split())[:300]
-    return ConversionError(
-        f"{CONVERTER.name} cannot convert {request.title}: {reason}", detail=str(error), nearest="--to tflite"
-    )
+    reason = f"TensorFlow.js has no operator for {operators}" if operators else ""
+    return request.refusal(CONVERTER.name, str(error), reason, "--to tflite")

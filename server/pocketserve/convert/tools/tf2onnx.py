@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import version
-from typing import Any
 
 from pocketserve.convert.converter import ConversionError, ConversionOutcome, ConversionRequest, Converter
 from pocketserve.convert.tools.tensorflow_model import FORMATS, missing_operators, saved_signature
@@ -59,14 +58,12 @@ def _run(request: ConversionRequest, log: _Log, arguments: list[str]) -> None:
     try:
         tool.main()
     except (Exception, SystemExit) as error:
-        raise _refusal(request, error, "\n".join([*log.lines, str(error)])) from error
+        raise _refusal(request, "\n".join([*log.lines, str(error)])) from error
     if log.lines:
-        raise _refusal(request, None, "\n".join(log.lines))
+        raise _refusal(request, "\n".join(log.lines))
 
 
-def _refusal(request: ConversionRequest, error: Any, text: str) -> ConversionError:
+def _refusal(request: ConversionRequest, text: str) -> ConversionError:
     operators = sorted(set(_FAILED.findall(text))) or missing_operators(Exception(text))
-    reason = f"ONNX has no operator for {', '.join(operators[:3])}" if operators else " ".join(text.split())[:300]
-    return ConversionError(
-        f"{CONVERTER.name} cannot convert {request.title}: {reason}", detail=text, nearest="--to tflite"
-    )
+    reason = f"ONNX has no operator for {', '.join(operators[:3])}" if operators else ""
+    return request.refusal(CONVERTER.name, text, reason, "--to tflite")
