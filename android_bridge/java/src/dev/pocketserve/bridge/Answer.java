@@ -13,6 +13,8 @@ import org.json.JSONTokener;
 final class Answer {
     private static final Set<String> RETRYABLE = new HashSet<>(Arrays.asList(
             "QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "LOW_POWER", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"));
+    /** What proxies say, with no error of ours, when they have lost the server; Ray Serve takes 500 for it. */
+    private static final Set<Integer> GATEWAY = new HashSet<>(Arrays.asList(500, 502, 503, 504));
     private static final int MAX_MESSAGE = 2000;
 
     final int status;
@@ -62,23 +64,23 @@ final class Answer {
         if (status == 200) {
             return this;
         }
-        String code = null;
-        String message = null;
+        JSONObject error;
         try {
-            JSONObject error = new JSONObject(text(body.length));
-            code = error.optString("code", null);
-            message = error.optString("error", null);
+            error = new JSONObject(text(body.length));
         } catch (JSONException | StackOverflowError notOurs) {
-            message = null;
+            error = new JSONObject();
         }
+        String code = error.optString("code", null);
+        String message = error.optString("error", null);
         if (status == 401) {
             throw new PocketServeException(PocketServeException.TOKEN_UNKNOWN, status, false, -1,
                     "the server does not know this token; take the one that `pocketserve token` prints", null);
         }
         if (code == null || message == null) {
-            throw new PocketServeException(PocketServeException.BAD_ANSWER, status, false, -1,
+            boolean lost = error.length() == 0 && GATEWAY.contains(status);
+            throw new PocketServeException(PocketServeException.BAD_ANSWER, status, lost, -1,
                     "the server answered with status " + status + " and no error that this library can read; "
-                    + "is something else listening on that port?", null);
+                    + (lost ? "has a proxy lost the server?" : "is something else listening on that port?"), null);
         }
         boolean retryable = RETRYABLE.contains(code) || status == 429;
         throw new PocketServeException(code, status, retryable, retryAfterMs, shorten(message), null);

@@ -4,7 +4,9 @@ import java.util.Random;
 
 /**
  * Retries calls to a server that was there and is gone: it may be starting again. Only for calls that may be made
- * twice, and only for a while. The links below repeat at once, for connections that had merely grown old.
+ * twice, and only for a while. Where a proxy says that it has lost the server, only inference is repeated: what else
+ * gets such an answer may have come to a stranger. The links below repeat at once, for connections that had merely
+ * grown old.
  */
 final class RetryingLink implements Link {
     private final Link link;
@@ -33,13 +35,22 @@ final class RetryingLink implements Link {
     public Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
             throws PocketServeException {
         try {
-            return recordSuccess(link.exchange(request, deadline, cancellation));
+            return attempt(request, deadline, cancellation);
         } catch (PocketServeException error) {
             if (!shouldRetry(request, error)) {
                 throw error;
             }
             return retry(request, deadline, cancellation, error);
         }
+    }
+
+    private Answer attempt(Request request, Deadline deadline, Cancellation cancellation) throws PocketServeException {
+        Answer answer = link.exchange(request, deadline, cancellation);
+        PocketServeException refusal = request.mayFallBack() ? answer.temporaryRefusal() : null;
+        if (refusal != null && isLostBehindProxy(refusal)) {
+            throw refusal;
+        }
+        return recordSuccess(answer);
     }
 
     private Answer retry(
@@ -57,7 +68,7 @@ final class RetryingLink implements Link {
                 throw Cancellation.cancelled(lastError);
             }
             try {
-                return recordSuccess(link.exchange(request, deadline, cancellation));
+                return attempt(request, deadline, cancellation);
             } catch (PocketServeException error) {
                 if (!shouldRetry(request, error)) {
                     throw error;
@@ -72,7 +83,12 @@ final class RetryingLink implements Link {
     private boolean shouldRetry(Request request, PocketServeException error) {
         boolean unreachable = PocketServeException.CONNECTION_LOST.equals(error.getCode())
                 || PocketServeException.SERVER_UNREACHABLE.equals(error.getCode());
-        return unreachable && answered && !closed && request.isIdempotent() && request.needsToken();
+        return (unreachable && answered || isLostBehindProxy(error))
+                && !closed && request.isIdempotent() && request.needsToken();
+    }
+
+    private static boolean isLostBehindProxy(PocketServeException error) {
+        return PocketServeException.BAD_ANSWER.equals(error.getCode()) && error.isRetryable();
     }
 
     private Answer recordSuccess(Answer answer) {

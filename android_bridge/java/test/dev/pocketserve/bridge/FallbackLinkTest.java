@@ -18,6 +18,7 @@ public class FallbackLinkTest {
     private final class Server implements Link {
         PocketServeException fault;
         String refusal;
+        boolean lostBehindProxy;
         int attempts;
         long allowedMs;
         long takesMs;
@@ -30,6 +31,9 @@ public class FallbackLinkTest {
             clock.pass(takesMs);
             if (fault != null) {
                 throw fault;
+            }
+            if (lostBehindProxy) {
+                return new Answer(502, "text/plain", 0, "Bad gateway".getBytes(FakePeer.UTF_8), -1);
             }
             String json = refusal == null ? "{}" : "{\"error\":\"no\",\"code\":\"" + refusal + "\"}";
             byte[] body = json.getBytes(FakePeer.UTF_8);
@@ -78,6 +82,13 @@ public class FallbackLinkTest {
         first.refusal = "INVALID_TENSOR";
         assertEquals("first:1", ask().server);
         assertEquals(4, second.attempts);
+    }
+
+    @Test(timeout = LIMIT)
+    public void whatAProxyHasLostGoesToTheOtherAtOnce() throws Exception {
+        first.lostBehindProxy = true;
+        assertEquals("second:2", ask().server);
+        assertEquals(1, first.attempts);
     }
 
     @Test(timeout = LIMIT)

@@ -54,8 +54,12 @@ public class HttpClientTest {
         }
 
         PocketServe client(int timeoutMs) throws IOException {
+            return builder().timeoutMs(timeoutMs).build();
+        }
+
+        PocketServe.Builder builder() {
             return PocketServe.builder().transport(Transport.HTTP).httpPort(server.getAddress().getPort())
-                    .token(FakePeer.TOKEN).timeoutMs(timeoutMs).maxAnswerBytes(100_000).build();
+                    .token(FakePeer.TOKEN).maxAnswerBytes(100_000);
         }
 
         @Override
@@ -139,6 +143,67 @@ public class HttpClientTest {
             assertEquals(2000, error.getRetryAfterMs());
             assertEquals(429, error.getStatus());
             assertEquals(1, web.requests.get());
+        }
+    }
+
+    /** A proxy that has lost its server for so many requests. */
+    private static Web proxy(int lost, int status, String text) throws IOException {
+        AtomicInteger number = new AtomicInteger();
+        return new Web((exchange, body) -> {
+            boolean isLost = number.incrementAndGet() <= lost;
+            answer(exchange, isLost ? status : 200, "application/json", isLost ? text : "{\"predictions\":[]}");
+        });
+    }
+
+    @Test(timeout = LIMIT)
+    public void whatAProxyHasLostIsAskedAgain() throws Exception {
+        for (int status : new int[] {500, 502, 503, 504}) {
+            for (String text : new String[] {"Internal Server Error", ""}) {
+                try (Web web = proxy(2, status, text);
+                        PocketServe client = web.builder().reconnectMs(LIMIT).timeoutMs(LIMIT).build()) {
+                    client.predict("petals", new byte[5], "image/png", null);
+                    assertEquals(3, web.requests.get());
+                }
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void aProxyIsNotAskedForEver() throws Exception {
+        try (Web web = proxy(Integer.MAX_VALUE, 502, "Bad gateway");
+                PocketServe client = web.builder().reconnectMs(0).build()) {
+            PocketServeException error =
+                    ExpectedFailure.of(PocketServeException.BAD_ANSWER, () -> client.classify("m", new byte[9]));
+            assertTrue(error.isRetryable());
+            assertEquals(502, error.getStatus());
+            assertEquals(1, web.requests.get());
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void whatAServerSaysItselfIsFinal() throws Exception {
+        Object[][] answers = {
+            {500, "{\"error\":\"e\",\"code\":\"INTERNAL\"}"}, {500, "{\"detail\":\"no\"}"}, {404, "?"}, {403, ""}};
+        for (Object[] each : answers) {
+            try (Web web = proxy(1, (Integer) each[0], (String) each[1]); PocketServe client = web.client()) {
+                assertFalse(ExpectedFailure.of(() -> client.classify("m", new byte[9])).isRetryable());
+                assertEquals(1, web.requests.get());
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void behindAProxyOnlyInferenceIsRepeated() throws Exception {
+        try (Web web = proxy(Integer.MAX_VALUE, 500, "Internal Server Error"); PocketServe client = web.client()) {
+            ExpectedFailure.Attempt[] calls = {
+                () -> client.sequence("sum").infer(Tensor.of("x", new float[] {1, 2}, 1, 2)),
+                () -> { client.load("petals"); return null; },
+                client::models,
+            };
+            for (ExpectedFailure.Attempt call : calls) {
+                ExpectedFailure.of(PocketServeException.BAD_ANSWER, call);
+            }
+            assertEquals(calls.length, web.requests.get());
         }
     }
 
