@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -100,16 +101,21 @@ def test_one_that_cannot_start(
     assert done.returncode != 0 and sentence in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_body_that_trickles_gives_its_thread_back(tmp_path: Path) -> None:
-    """A byte now and then renews a timeout of the connection, but not the deadline of the body."""
-    with gunicorn(tmp_path, MODELS, workers=1, POCKETSERVE_REQUEST_TIMEOUT="2") as server:
-        port = int(server.url.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port), timeout=START_TIMEOUT_S) as peer:
-            head = f"POST /v2/models/petals/infer HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 4000\r\n\r\n"
-            peer.sendall(head.encode())
-            sent = 0
-            while sent < 3999 and not select.select([peer], [], [], 0.05)[0]:
-                sent += peer.send(b" ")
-            answer = peer.recv(4096)
-        assert sent < 3999 and answer.startswith(b"HTTP/1.1 401 ")
+@pytest.mark.parametrize(
+    ("head", "refusal"),
+    [("Content-Length: 4000\r\n\r\n", b"HTTP/1.1 401 "), ("Accept: ", b"")],
+    ids=["a body", "a header"],
+)
+def test_what_trickles_gives_its_thread_back(tmp_path: Path, head: str, refusal: bytes) -> None:
+    """A byte now and then renews a timeout of the connection, but not the deadline of the request."""
+    settings = {"POCKETSERVE_REQUEST_TIMEOUT": "2", "POCKETSERVE_HTTP_THREADS": "1"}
+    with gunicorn(tmp_path, MODELS, workers=1, **settings) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=START_TIMEOUT_S) as peer:
+            peer.sendall(f"POST /v2/models/petals/infer HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n{head}".encode())
+            sent, answer = 0, b""
+            with contextlib.suppress(ConnectionError):  # it is reset, if a byte comes after the end
+                while sent < 3999 and not select.select([peer], [], [], 0.05)[0]:
+                    sent += peer.send(b"x")
+                answer = peer.recv(4096)
+        assert sent < 3999 and answer.startswith(refusal) and bool(answer) == bool(refusal)
         assert requests.get(f"{server.url}/v2/health/live", timeout=START_TIMEOUT_S).status_code == 200

@@ -38,7 +38,7 @@ _locks: list[RunLock] = []
 
 wsgi_app = "pocketserve.scaleout.wsgi:app"
 bind = str(Address(_CONFIG.host, _CONFIG.http_port))
-worker_class = "gthread"
+worker_class = "pocketserve.scaleout.gunicorn_worker.DeadlineWorker"
 threads = _CONFIG.worker_threads
 worker_connections = max(_CONFIG.max_connections, threads + 1)
 keepalive = KEPT_OPEN_S

@@ -1,7 +1,8 @@
-"""End the reading of a request whose body comes too slowly, where the engine in front reads and knows no deadline."""
+"""End the reading of a request that comes too slowly, where the engine in front reads and knows no deadline."""
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -16,28 +17,32 @@ class ReadDeadline:
     One thread watches all connections; it starts with the first one. May be used from several threads.
 
     Args:
-        seconds: that a body may take, from the end of its header on.
+        seconds: that a request may take.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._changed = threading.Condition()
-        self._ends: dict[socket.socket, float] = {}  # by the monotonic clock; the first one ends first
+        self._ends: dict[int, float] = {}  # of descriptors, by the monotonic clock; the first one ends first
         self._is_idle = True  # the watching thread waits for a connection, or has not started
         self._thread: threading.Thread | None = None
 
     @contextmanager
     def limit(self, connection: socket.socket) -> Iterator[None]:
-        """Watch a connection for as long as the context lasts."""
+        """Watch a connection, which stays open meanwhile, for as long as the context lasts.
+
+        Within it another context of the same connection has the same deadline, and ends the watch.
+        """
+        descriptor = connection.fileno()  # TLS gives the connection a new object, not a new descriptor
         with self._changed:
-            self._ends[connection] = time.monotonic() + self._seconds
+            self._ends.setdefault(descriptor, time.monotonic() + self._seconds)
             if self._is_idle:
                 self._wake()
         try:
             yield
         finally:
             with self._changed:
-                self._ends.pop(connection, None)
+                self._ends.pop(descriptor, None)
 
     def _wake(self) -> None:
         self._is_idle = False
@@ -53,11 +58,16 @@ class ReadDeadline:
                     self._is_idle = True
                     self._changed.wait()
                     continue
-                connection, end = next(iter(self._ends.items()))
+                descriptor, end = next(iter(self._ends.items()))
                 left = end - time.monotonic()
                 if left > 0:
                     self._changed.wait(left)
                     continue
-                del self._ends[connection]
+                del self._ends[descriptor]
                 with suppress(OSError):  # the peer has closed it
-                    connection.shutdown(socket.SHUT_RD)
+                    _end_receiving(descriptor)
+
+
+def _end_receiving(descriptor: int) -> None:
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        connection.shutdown(socket.SHUT_RD)

@@ -6,9 +6,11 @@ Settings come from the environment variables of ``docs/configuration.md``. :mod:
 from __future__ import annotations
 
 import dataclasses
+import socket
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -78,13 +80,16 @@ class ServingProcess:
         environ["wsgi.input"] = body
         return _as_bytes(self._app(environ, start_response))
 
+    def receiving(self, connection: socket.socket) -> AbstractContextManager[None]:
+        """Watch a connection until a request has come from it, which must be within ``request_timeout``."""
+        return self._read_deadline.limit(connection)
+
     def _read_body(self, environ: Environ) -> Body | BytesIO:
-        """Return the body, which must be there within ``request_timeout``."""
         limit, connection = self.body_limit(environ), environ.get("gunicorn.socket")
         if connection is None:
             return read_body(environ, limit)
         connection.settimeout(self._config.request_timeout)  # of each piece, also of those that are sent
-        with self._read_deadline.limit(connection):
+        with self.receiving(connection):
             return read_body(environ, limit)
 
     def body_limit(self, environ: Environ) -> int:
