@@ -8,7 +8,7 @@ test-all: test ; $(PYTHON) tools/environment.py all tflite-runtime && .venv-all/
 test-browser: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for browser -m browser tests/web tests/attacks/test_web_browser.py $(PARALLEL)
 test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python -m pytest --for convert tests/convert
 test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python -m pytest --for triton tests/scaleout/test_triton.py
-test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python -m pytest --for ray tests/scaleout/test_ray.py tests/scaleout/test_ray_changes.py
+test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python -m pytest --for ray -m ray tests/scaleout
 test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64.py
 test-newest: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/newest_python.py -- $(PARALLEL)
 soak: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tools/soak.py

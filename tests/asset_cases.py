@@ -11,14 +11,14 @@ import sys
 import tempfile
 import wave
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from conftest import find_assets, start_server
+from conftest import Server, find_assets, start_server
 from places import copy_folder
 from pocketserve_client import Client
 
@@ -31,6 +31,8 @@ OLDER_TOLERANCE = 0.05
 SILERO_MANIFEST = '[state.feedback]\nstate = "stateN"\n'
 
 Arrays = dict[str, Any]
+Engine = Callable[[Path, Path], AbstractContextManager[Server]]
+"""What serves a folder of models: it gets an empty folder for its own files, and that one."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,17 @@ def all_cases(root: Path | None) -> list[Case]:
 
 
 @contextmanager
-def serving(root: Path, form: str) -> Iterator[Client]:
+def plain_server(folder: Path, models: Path) -> Iterator[Server]:
+    """Our own server."""
+    server = start_server(folder, models)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def serving(root: Path, form: str, engine: Engine = plain_server) -> Iterator[Client]:
     """A client of a server on all models of one format."""
     with tempfile.TemporaryDirectory() as folder:
         models = root / "models" / form
@@ -98,12 +110,8 @@ def serving(root: Path, form: str) -> Iterator[Client]:
             stateful.mkdir()
             (models / "silero_vad_v6.onnx").rename(stateful / "silero_vad_v6.onnx")
             (stateful / "model.toml").write_text(SILERO_MANIFEST)
-        server = start_server(Path(folder), models)
-        try:
-            with Client(server.url, server.token, timeout=300) as client:
-                yield client
-        finally:
-            server.stop()
+        with engine(Path(folder), models) as server, Client(server.url, server.token, timeout=300) as client:
+            yield client
 
 
 def run_case(client: Client, case: Case) -> None:

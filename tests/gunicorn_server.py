@@ -60,9 +60,9 @@ def workers_of(server: Server) -> list[int]:
     return [int(pid) for pid in children.read_text().split()]
 
 
-def wait_until(condition: Callable[[], Any], log: Path) -> None:
+def wait_until(condition: Callable[[], Any], log: Path, seconds: float = START_TIMEOUT_S) -> None:
     """Wait for what another process does, with a deadline."""
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, log.read_text(errors="replace")

@@ -15,6 +15,8 @@ from gunicorn_server import surroundings, wait_until
 from ports import free_port
 
 COMMAND = (sys.executable, "-m", "pocketserve", "scale")
+START_TIMEOUT_S = 180.0
+"""Ray's own parts start, and then each replica imports the frameworks and loads every model."""
 END_TIMEOUT_S = 120.0
 
 
@@ -54,7 +56,7 @@ def ray_server(folder: Path, models: Path, *options: str, **settings: str) -> It
         process = subprocess.Popen([*COMMAND, str(models), *options], stdout=output, stderr=output, env=environment)
     begun: Sequence[int] = ()
     try:
-        wait_until(lambda: ready.exists() or process.poll() is not None, log)
+        wait_until(lambda: ready.exists() or process.poll() is not None, log, START_TIMEOUT_S)
         assert process.poll() is None, log.read_text(errors="replace")
         content = json.loads(ready.read_text())
         url = f"http://127.0.0.1:{port}"

@@ -39,18 +39,18 @@ def is_labelled_picture(case: Case) -> bool:
 
 
 @pytest.fixture(scope="module")
-def client(request: pytest.FixtureRequest, assets: Path) -> Iterator[Client]:
-    """A client of a server on all models of the wanted format."""
-    with serving(assets, request.param) as client:
+def client(form: str, assets: Path) -> Iterator[Client]:
+    """A client of a server on all models of one format."""
+    with serving(assets, form) as client:
         yield client
 
 
 def parameters(cases: list[Case]) -> list[Any]:
-    """The cases with the server that each of them needs, and the mark of its framework."""
+    """The cases with the format whose server they need, and the mark of its framework."""
     return [pytest.param(c.format, c, id=str(c), marks=MARKS.get(c.format, ())) for c in cases]
 
 
-@pytest.mark.parametrize("client", ["tflite"], indirect=True)
+@pytest.mark.parametrize("form", ["tflite"], scope="module")
 def test_every_file_is_served_without_a_manifest(client: Client, assets: Path) -> None:
     """Each .tflite of the folder is in the index and has metadata."""
     names = {path.stem for path in (assets / "models" / "tflite").glob("*.tflite")}
@@ -60,20 +60,20 @@ def test_every_file_is_served_without_a_manifest(client: Client, assets: Path) -
         assert metadata["inputs"] and metadata["outputs"], name
 
 
-@pytest.mark.parametrize(("client", "case"), parameters(CASES), indirect=["client"])
+@pytest.mark.parametrize(("form", "case"), parameters(CASES), scope="module")
 def test_case(client: Client, case: Case) -> None:
     """The case's tensors give the case's outputs within the case's tolerance."""
     run_case(client, case)
 
 
 @pytest.mark.parametrize(
-    ("client", "case"), parameters([case for case in CASES if is_labelled_picture(case)]), indirect=["client"]
+    ("form", "picture"), parameters([case for case in CASES if is_labelled_picture(case)]), scope="module"
 )
-def test_picture_gives_its_label(client: Client, case: Case) -> None:
+def test_picture_gives_its_label(client: Client, picture: Case) -> None:
     """The picture itself gives the label that the file's metadata holds for it."""
-    best = case.content["answer"]["top5"]
-    source = case.content["source_inputs"][0]
-    answer = client.predict(case.model, (case.root / source).read_bytes(), top_k=5)
+    best = picture.content["answer"]["top5"]
+    source = picture.content["source_inputs"][0]
+    answer = client.predict(picture.model, (picture.root / source).read_bytes(), top_k=5)
     assert answer["task"] == "image-classification"
     found = [prediction["label"] for prediction in answer["predictions"]]
     if best[0]["score"] - best[1]["score"] >= MARGIN:

@@ -74,9 +74,12 @@ ENVIRONMENTS = {
     # A real Ray, with packages that nothing else here needs.
     "ray": Environment(
         ".venv-ray",
-        ("ray", "gunicorn", "tflite", "onnx", "image"),
+        ("ray", "gunicorn", "tflite", "onnx", "torch", "image"),
         constraints="constraints-ray.txt",
-        also=("onnx>=1.16", "pytest>=8.2", "pytest-xdist", "hypothesis", "tritonclient[http]"),
+        also=(
+            *("torch==2.13.0", "onnx>=1.16", "pytest>=8.2", "pytest-xdist", "hypothesis"),
+            *("tritonclient[http]", "kserve"),
+        ),
     ),
     "release": Environment(".venv-release", ("release",)),
     "bench": Environment(".bench/own", ("tflite", "image", "qr", "bench")),
