@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from conftest import Server, start_server
@@ -20,7 +17,6 @@ from ray_server import RayServer, descendants, ray_server
 from sequence_models import FEEDBACK, running_sum
 
 pytestmark = [pytest.mark.ray, pytest.mark.live, pytest.mark.alone]
-RANDOM = np.random.default_rng(7)
 
 
 @pytest.fixture(scope="module")
@@ -65,45 +61,6 @@ def test_it_answers_as_the_plain_server_does(plain: Server, scaled: RayServer, q
 def test_what_would_reach_one_replica_is_refused(scaled: RayServer, path: str) -> None:
     answer = scaled.call("POST", path, json={"parameters": {"release": True}})
     assert (answer.status_code, answer.json()["code"]) == (501, "NOT_IMPLEMENTED")
-
-
-def test_tritonclient_unchanged(scaled: RayServer) -> None:
-    """Binary tensors both ways, JSON, compressed, and its errors."""
-    import tritonclient.http as triton  # late: the environment of Ray has it, and not every one that reads this file
-
-    pictures = RANDOM.random((3, 8, 8, 1), np.float32)
-    tensor = triton.InferInput("image", [3, 8, 8, 1], "FP32")
-    headers = {"Authorization": f"Bearer {scaled.token}"}
-    with triton.InferenceServerClient(f"127.0.0.1:{scaled.port}") as client:
-        assert client.is_model_ready("digits", headers=headers)
-        scores = []
-        for binary, packed in ((True, None), (False, None), (True, "gzip")):
-            tensor.set_data_from_numpy(pictures, binary_data=binary)
-            wanted = [triton.InferRequestedOutput("scores", binary_data=binary)]
-            answer = client.infer(
-                "digits",
-                [tensor],
-                outputs=wanted,
-                headers=dict(headers),
-                request_compression_algorithm=packed,
-                response_compression_algorithm=packed,
-            )
-            scores.append(answer.as_numpy("scores"))
-        assert scores[0].shape == (3, 10)
-        for other in scores[1:]:
-            np.testing.assert_allclose(other, scores[0], rtol=1e-6)
-        with pytest.raises(triton.InferenceServerException, match="nobody"):
-            client.infer("nobody", [tensor], headers=dict(headers))
-
-
-def test_curl_unchanged(scaled: RayServer, plain: Server) -> None:
-    """A photo as the README sends it."""
-    labels = []
-    for server in (plain, scaled):
-        command = ["curl", "-s", "-m", "60", "-H", f"Authorization: Bearer {server.token}"]
-        command += ["-T", str(MODELS / "digits/samples/7.png"), f"{server.url}/predictions/digits"]
-        labels.append(json.loads(subprocess.run(command, capture_output=True, timeout=90).stdout)["predictions"])
-    assert labels[0] == labels[1] and labels[0][0]["label"] == "7"
 
 
 def test_a_body_that_is_too_large_is_not_taken(scaled: RayServer) -> None:
