@@ -52,6 +52,13 @@ def running_cluster(config: Config, address: str) -> Iterator[None]:
         yield
 
 
+def has_one_machine(address: str) -> bool:
+    """Return whether the cluster that is connected consists of this machine alone."""
+    import ray  # late, as below
+
+    return is_loopback(address.rpartition(":")[0]) and sum(node["Alive"] for node in ray.nodes()) == 1
+
+
 @contextlib.contextmanager
 def _connection(address: str, **options: Any) -> Iterator[str]:
     """Connect to Ray, or start it; yields its address. A signal ends the command as before, not as Ray has it."""

@@ -15,7 +15,6 @@ from pocketserve.cli import EXIT_DONE, CommandError
 from pocketserve.cli.output import print_text
 from pocketserve.config import Config, load_config
 from pocketserve.messages import listed, plural
-from pocketserve.system import is_loopback
 from pocketserve_wire.addresses import Address
 
 _MAX_REPLICAS = 1000
@@ -91,11 +90,12 @@ def _deploy(config: Config, replicas: tuple[int, int], address: str) -> None:
         Replicas,
         deploy_folder,
     )  # late: imports Ray, once its variables are set
+    from pocketserve.scaleout.ray_cluster import has_one_machine
 
     if config.auth:
         ensure_token(config.token_file)
     # Of a machine by itself nothing is reserved: no other one could be chosen.
-    cpus = 0 if is_loopback(address.rpartition(":")[0]) else config.threads
+    cpus = 0 if has_one_machine(address) else config.threads
     stateful = deploy_folder(config, Replicas(*replicas, cpus))
     count = plural(replicas[1], "replica") if replicas[0] == replicas[1] else f"{replicas[0]} to {replicas[1]} replicas"
     print_text(f"serving {config.models_dir} at http://{config.host}:{config.http_port} from {count}")
