@@ -24,21 +24,23 @@ def as_tensor(name: str, value: npt.ArrayLike, datatype: str | None = None) -> T
         TypeError: the protocol has no datatype for the elements, or they cannot be of the one that is named.
     """
     array = np.asarray(value)
-    if datatype is None and array.dtype in _NAMES:
-        return Tensor(
-            name, _NAMES[array.dtype], array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        )
+    native = _NAMES.get(array.dtype) if datatype is None else None
+    if native is not None:
+        return _of_memory(name, native, array, array)
     if datatype is not None or array.dtype.name == "bfloat16":  # as ml_dtypes has it
-        bits = np.ascontiguousarray(_bfloat16_bits(name, array, datatype or "BF16")).reshape(-1)
-        return Tensor(name, "BF16", array.shape, bits.view(np.uint8).data)
+        return _of_memory(name, "BF16", array, _bfloat16_bits(name, array, datatype or "BF16"))
     if array.dtype.kind in "OSU":
         elements = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1).tolist()]
         return Tensor(name, "BYTES", array.shape, elements)
     datatype = _NAMES.get(array.dtype.newbyteorder("<"))
     if datatype is None:
         raise TypeError(f"input {name!r}: the protocol has no datatype for {array.dtype}")
-    contiguous = np.ascontiguousarray(array, dtype=DATATYPES[datatype].typestr).reshape(-1)
-    return Tensor(name, datatype, array.shape, contiguous.view(np.uint8).data)
+    return _of_memory(name, datatype, array, array.astype(DATATYPES[datatype].typestr))
+
+
+def _of_memory(name: str, datatype: str, array: Array, elements: Array) -> Tensor:
+    """Return a tensor of an array's shape that shares the elements' memory where it can."""
+    return Tensor(name, datatype, array.shape, np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data)
 
 
 def _bfloat16_bits(name: str, array: Array, datatype: str) -> Array:

@@ -10,6 +10,7 @@ import io
 import math
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from pocketserve_client.errors import NotOurServerError
@@ -69,6 +70,7 @@ class _BoundedSocket:
         self._socket = connected
         self._exchange = exchange
         self.fileno, self.shutdown, self.close = connected.fileno, connected.shutdown, connected.close
+        self.pending: Callable[[], int] = getattr(connected, "pending", int)  # bytes that TLS holds
 
     def sendall(self, data: bytes) -> None:
         self._socket.settimeout(self._exchange.seconds_left())

@@ -440,11 +440,13 @@ def _path(model: str, version: str | None) -> str:
     return base if version is None else f"{base}/versions/{_segment(version)}"
 
 
-@functools.lru_cache(maxsize=256)
 def _segment(name: str) -> str:
     """Return a name as one segment of a path. What would lead to another path is no name of a model or version."""
     if not isinstance(name, str):
         raise TypeError(f"a model's or version's name is a str, not a {type(name).__name__}")
     if name in ("", ".", ".."):
         raise ServerError(404, "MODEL_NOT_FOUND", f"Request for unknown model: nothing can be called {name!r}")
-    return quote(name, safe="")
+    return _quoted(name)
+
+
+_quoted = functools.lru_cache(maxsize=256)(functools.partial(quote, safe=""))

@@ -7,22 +7,28 @@ import re
 import select
 import ssl
 import threading
+import weakref
+from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from pocketserve_client import fork_safety
 from pocketserve_client.bounded import BoundedConnection, ExchangeLimits, answer_too_large
-from pocketserve_client.errors import ConnectionLostError, ServerUnreachableError, UnprovenPortError
+from pocketserve_client.errors import AddressError, ConnectionLostError, ServerUnreachableError, UnprovenPortError
 from pocketserve_client.transport import JSON, Answer, Request
+from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, Address
 from pocketserve_wire.files.run_file import Run
+from pocketserve_wire.version import __version__
 
-DEFAULT_URL = "http://127.0.0.1:8470"
+DEFAULT_URL = f"http://{Address(LOOPBACK, HTTP_PORT)}"
 MAX_AT_ONCE = 8  # requests that are under way together when they are started without waiting; further ones wait
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 << 20
 PIECE_BYTES: Final = 1 << 20  # what is read at a time of a body that does not say how long it is
+JOINED_BYTES: Final = 256 << 10  # of a body that is copied behind its head; a longer one is sent from where it lies
+_IN_A_PATH: Final = "/%!$&'()*+,;=:@~"  # besides letters and digits
 _JSON_LENGTH = re.compile(r"[0-9]{1,10}")
 Owner = Callable[[], Run | None]  # tells which server of this user has the port now
 
@@ -34,7 +40,7 @@ class HttpTransport:
     ``.netrc`` is looked at. Cookies are not kept, and redirects are not followed.
 
     Args:
-        token: sent with every request; None sends none.
+        token: sent with every request; None sends none. A name and a password in the URL take its place.
         timeout: seconds for each exchange in all, from connecting to the answer's last byte.
         owner: where given, nothing is sent unless a server of this user has the port.
     """
@@ -49,10 +55,16 @@ class HttpTransport:
     ) -> None:
         self._url, self._owner = url.rstrip("/"), owner
         parts = urlsplit(self._url)
-        self._prefix = quote(parts.path, safe="/%")
-        self._headers = [f"Host: {parts.netloc.rpartition('@')[2]}", "Accept-Encoding: identity"]
-        if token is not None:
+        self._prefix = quote(parts.path, safe=_IN_A_PATH)
+        self._headers = [f"Host: {_host_of(parts)}", f"User-Agent: pocketserve-client/{__version__}"]
+        self._headers.append("Accept-Encoding: identity")
+        if parts.password is not None:
+            self._headers.append(f"Authorization: Basic {_basic(parts)}")
+        elif token is not None:
             self._headers.append(f"Authorization: Bearer {token}")
+        self._tls: ssl.SSLContext | None = None
+        self._idle: list[_Connection] = []
+        weakref.finalize(self, _close_all, self._idle)
         self._timeout, self._max_answer = timeout, max_answer
         self.answered = self._closed = False
         self.reset_after_fork()
@@ -60,7 +72,7 @@ class HttpTransport:
 
     def reset_after_fork(self) -> None:
         """Leave all connections to the process from which this one was forked."""
-        self._idle: list[_Connection] = []
+        _close_all(self._idle)
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="pocketserve-client")
 
@@ -92,9 +104,8 @@ class HttpTransport:
         """Close all connections; those in use, once they have their answer."""
         with self._lock:
             self._closed = True
+            _close_all(self._idle)
         self._pool.shutdown(wait=False, cancel_futures=True)
-        while (connection := self._take()) is not None:
-            connection.close()
 
     def _exchange(self, request: Request, seconds: float) -> Answer:
         connection = self._take_usable()
@@ -103,14 +114,19 @@ class HttpTransport:
         else:
             connection.exchange.begin(seconds, self._max_answer)
         try:
-            connection.send(b"".join((self._head_of(request), *request.chunks)))
+            lost = _send(connection, self._head_of(request), request)
             with HTTPResponse(connection.sock, method=request.method) as response:
-                response.begin()
-                body = _read(response, self._max_answer)
+                try:
+                    _begin(response)
+                    body = _read(response, self._max_answer)
+                except (HTTPException, OSError):
+                    if lost is not None:
+                        raise lost from None
+                    raise
         except BaseException:
             connection.close()
             raise
-        self._give_back(connection, is_reusable=not response.will_close)
+        self._give_back(connection, is_reusable=lost is None and not response.will_close)
         length = response.headers.get("Inference-Header-Content-Length", "")
         json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
         return Answer(response.status, body, json_length, response.headers.get("Content-Type", JSON))
@@ -149,10 +165,29 @@ class HttpTransport:
 
     def _give_back(self, connection: _Connection, *, is_reusable: bool) -> None:
         """Keep a connection for the next request, if the server does."""
-        if not is_reusable or self._closed or len(self._idle) >= MAX_AT_ONCE:
-            connection.close()
+        with self._lock:
+            if is_reusable and not self._closed and len(self._idle) < MAX_AT_ONCE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _connection(self, seconds: float) -> _Connection:
+        """Return a connection to the server, not opened yet."""
+        parts = urlsplit(self._url)
+        host = parts.hostname or ""
+        if parts.scheme != "https":
+            connection = _Connection(host, parts.port, timeout=seconds)
         else:
-            self._idle.append(connection)
+            connection = _TlsConnection(host, parts.port, timeout=seconds, context=self._tls_context())
+        connection.exchange = ExchangeLimits()
+        return connection
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            from requests.utils import DEFAULT_CA_BUNDLE_PATH  # late: a server on this device has no TLS
+
+            self._tls = ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH)
+        return self._tls
 
     def _open(self, seconds: float) -> _Connection:
         """Connect, and make sure of the port's owner before anything is sent.
@@ -164,7 +199,7 @@ class HttpTransport:
             UnprovenPortError: no server of this user has the port.
         """
         before = self._owner() if self._owner is not None else None
-        connection = _connection(self._url, seconds)
+        connection = self._connection(seconds)
         connection.exchange.begin(seconds, self._max_answer)
         try:
             connection.connect()
@@ -188,26 +223,51 @@ class _Connection(BoundedConnection, HTTPConnection):
         """Return whether nothing came while it rested: neither its end nor what nobody asked for."""
         poller = select.poll()
         poller.register(self.sock.fileno(), select.POLLIN)
-        return not poller.poll(0)
+        return not self.sock.pending() and not poller.poll(0)
 
 
 class _TlsConnection(_Connection, HTTPSConnection):
     """The same with TLS."""
 
 
-def _connection(url: str, seconds: float) -> _Connection:
-    """Return a connection to a server, not opened yet."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if parts.scheme == "https":
-        from requests.utils import DEFAULT_CA_BUNDLE_PATH  # late: a server on this device has no TLS
+def _close_all(connections: list[_Connection]) -> None:
+    while connections:
+        connections.pop().close()
 
-        context = ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH)
-        connection: _Connection = _TlsConnection(host, parts.port, timeout=seconds, context=context)
-    else:
-        connection = _Connection(host, parts.port, timeout=seconds)
-    connection.exchange = ExchangeLimits()
-    return connection
+
+def _host_of(parts: SplitResult) -> str:
+    """Return the value of the header ``Host`` for a URL; AddressError for a name that cannot be a server's."""
+    host = (parts.hostname or "").partition("%")[0]  # a zone is this device's own
+    try:
+        host = f"[{host}]" if ":" in host else host.encode("idna").decode("ascii")
+    except UnicodeError as error:
+        raise AddressError(f"{host[:80]!r} cannot be the name of a server ({error})") from None
+    return host if parts.port is None else f"{host}:{parts.port}"
+
+
+def _basic(parts: SplitResult) -> str:
+    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return b64encode(pair.encode()).decode("ascii")
+
+
+def _send(connection: _Connection, head: bytes, request: Request) -> OSError | None:
+    """Send a request; returns the error of a peer that stopped reading, since it may have answered before that."""
+    try:
+        if request.body_length <= JOINED_BYTES:
+            connection.send(b"".join((head, *request.chunks)))
+            return None
+        for piece in (head, *request.chunks):
+            connection.send(piece)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        return error
+    return None
+
+
+def _begin(response: HTTPResponse) -> None:
+    """Read status and headers; BadStatusLine for 101 to 199, which would come before the answer itself."""
+    response.begin()
+    if response.status < 200:
+        raise BadStatusLine(f"status {response.status}")
 
 
 def _read(response: HTTPResponse, max_bytes: int) -> bytes:
