@@ -23,7 +23,8 @@ class ReadDeadline:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._changed = threading.Condition()
-        self._ends: dict[int, float] = {}  # of descriptors, by the monotonic clock; the first one ends first
+        # By thread, as a descriptor that was closed may be another connection's; the first one ends first.
+        self._watched: dict[int, tuple[int, float]] = {}  # descriptor and end by the monotonic clock
         self._is_idle = True  # the watching thread waits for a connection, or has not started
         self._thread: threading.Thread | None = None
 
@@ -31,18 +32,18 @@ class ReadDeadline:
     def limit(self, connection: socket.socket) -> Iterator[None]:
         """Watch a connection, which stays open meanwhile, for as long as the context lasts.
 
-        Within it another context of the same connection has the same deadline, and ends the watch.
+        Within it another context of the same thread has the same deadline, and ends the watch.
         """
         descriptor = connection.fileno()  # TLS gives the connection a new object, not a new descriptor
         with self._changed:
-            self._ends.setdefault(descriptor, time.monotonic() + self._seconds)
+            self._watched.setdefault(threading.get_ident(), (descriptor, time.monotonic() + self._seconds))
             if self._is_idle:
                 self._wake()
         try:
             yield
         finally:
             with self._changed:
-                self._ends.pop(descriptor, None)
+                self._watched.pop(threading.get_ident(), None)
 
     def _wake(self) -> None:
         self._is_idle = False
@@ -54,16 +55,16 @@ class ReadDeadline:
     def _watch(self) -> None:
         with self._changed:
             while True:
-                if not self._ends:
+                if not self._watched:
                     self._is_idle = True
                     self._changed.wait()
                     continue
-                descriptor, end = next(iter(self._ends.items()))
+                thread, (descriptor, end) = next(iter(self._watched.items()))
                 left = end - time.monotonic()
                 if left > 0:
                     self._changed.wait(left)
                     continue
-                del self._ends[descriptor]
+                del self._watched[thread]
                 with suppress(OSError):  # the peer has closed it
                     _end_receiving(descriptor)
 

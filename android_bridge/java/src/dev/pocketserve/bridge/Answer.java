@@ -14,6 +14,7 @@ final class Answer {
     private static final Set<String> RETRYABLE = new HashSet<>(Arrays.asList(
             "QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "LOW_POWER", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"));
     /** What proxies say, with no error of ours, when they have lost the server; Ray Serve takes 500 for it. */
+    private static final int MAX_ERROR_BYTES = 1 << 20; // of a body that may be one of the server's; those are short
     private static final Set<Integer> GATEWAY = new HashSet<>(Arrays.asList(500, 502, 503, 504));
     private static final int MAX_MESSAGE = 2000;
 
@@ -66,7 +67,7 @@ final class Answer {
         }
         JSONObject error;
         try {
-            error = new JSONObject(text(body.length));
+            error = body.length > MAX_ERROR_BYTES ? new JSONObject() : new JSONObject(text(body.length));
         } catch (JSONException | StackOverflowError notOurs) {
             error = new JSONObject();
         }
