@@ -20,7 +20,6 @@ from pocketserve.tasks.cancellation import checkpoint, hold_bytes
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import ORIENTATIONS, frame_size, is_frame, read_frame
 from pocketserve.tasks.vision.geometry import Area, Placement, place
-from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of, size_to_hold
 from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
@@ -137,6 +136,8 @@ def _open(body: memoryview, max_pixels: int) -> Image:
     if arrays.is_npy(body) and (pixels := arrays.picture_in(arrays.read_npy(body))) is not None:
         _make_room((pixels.shape[1], pixels.shape[0]), max_pixels)
         return PIL.Image.fromarray(pixels)
+    from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of, size_to_hold  # late: tensors need none
+
     file = bytes(body)  # Pillow takes bytes, and shares them
     early = size_to_hold(file)  # opening a GIF or WebP already allocates
     if early is not None:
