@@ -114,19 +114,19 @@ class HttpTransport:
         else:
             connection.exchange.begin(seconds, self._max_answer)
         try:
-            lost = _send(connection, self._head_of(request), request)
+            send_error = _send(connection, self._head_of(request), request)
             with HTTPResponse(connection.sock, method=request.method) as response:
                 try:
                     _begin(response)
                     body = _read(response, self._max_answer)
                 except (HTTPException, OSError):
-                    if lost is not None:
-                        raise lost from None
+                    if send_error is not None:
+                        raise send_error from None
                     raise
         except BaseException:
             connection.close()
             raise
-        self._give_back(connection, is_reusable=lost is None and not response.will_close)
+        self._give_back(connection, is_reusable=send_error is None and not response.will_close)
         length = response.headers.get("Inference-Header-Content-Length", "")
         json_length = int(length) if _JSON_LENGTH.fullmatch(length) else None
         return Answer(response.status, body, json_length, response.headers.get("Content-Type", JSON))
