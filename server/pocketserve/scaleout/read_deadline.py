@@ -24,7 +24,7 @@ class ReadDeadline:
         self._seconds = seconds
         self._changed = threading.Condition()
         # By thread, as a descriptor that was closed may be another connection's; the first one ends first.
-        self._watched: dict[int, tuple[int, float]] = {}  # descriptor and end by the monotonic clock
+        self._deadlines: dict[int, tuple[int, float]] = {}  # descriptor and end by the monotonic clock
         self._is_idle = True  # the watching thread waits for a connection, or has not started
         self._thread: threading.Thread | None = None
 
@@ -36,14 +36,14 @@ class ReadDeadline:
         """
         descriptor = connection.fileno()  # TLS gives the connection a new object, not a new descriptor
         with self._changed:
-            self._watched.setdefault(threading.get_ident(), (descriptor, time.monotonic() + self._seconds))
+            self._deadlines.setdefault(threading.get_ident(), (descriptor, time.monotonic() + self._seconds))
             if self._is_idle:
                 self._wake()
         try:
             yield
         finally:
             with self._changed:
-                self._watched.pop(threading.get_ident(), None)
+                self._deadlines.pop(threading.get_ident(), None)
 
     def _wake(self) -> None:
         self._is_idle = False
@@ -55,16 +55,16 @@ class ReadDeadline:
     def _watch(self) -> None:
         with self._changed:
             while True:
-                if not self._watched:
+                if not self._deadlines:
                     self._is_idle = True
                     self._changed.wait()
                     continue
-                thread, (descriptor, end) = next(iter(self._watched.items()))
+                thread, (descriptor, end) = next(iter(self._deadlines.items()))
                 left = end - time.monotonic()
                 if left > 0:
                     self._changed.wait(left)
                     continue
-                del self._watched[thread]
+                del self._deadlines[thread]
                 with suppress(OSError):  # the peer has closed it
                     _end_receiving(descriptor)
 
