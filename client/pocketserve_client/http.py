@@ -36,8 +36,8 @@ Owner = Callable[[], Run | None]  # tells which server of this user has the port
 class HttpTransport:
     """Sends requests over kept-alive connections. May be used from several threads.
 
-    A loopback server is behind no proxy, and nothing takes the place of the token: neither the environment nor
-    ``.netrc`` is looked at. Cookies are not kept, and redirects are not followed.
+    A loopback server is behind no proxy: neither the environment nor ``.netrc`` is looked at. Cookies are not kept, and
+    redirects are not followed.
 
     Args:
         token: sent with every request; None sends none. A name and a password in the URL take its place.

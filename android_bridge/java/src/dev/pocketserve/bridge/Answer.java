@@ -13,8 +13,8 @@ import org.json.JSONTokener;
 final class Answer {
     private static final Set<String> RETRYABLE = new HashSet<>(Arrays.asList(
             "QUEUE_FULL", "MODEL_NOT_READY", "MEMORY_BUDGET", "LOW_POWER", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"));
-    /** What proxies say, with no error of ours, when they have lost the server; Ray Serve takes 500 for it. */
     private static final int MAX_ERROR_BYTES = 1 << 20; // of a body that may be one of the server's; those are short
+    /** What proxies say, with no error of ours, when they have lost the server; Ray Serve takes 500 for it. */
     private static final Set<Integer> GATEWAY = new HashSet<>(Arrays.asList(500, 502, 503, 504));
     private static final int MAX_MESSAGE = 2000;
 
