@@ -34,7 +34,7 @@ from pocketserve_client.inputs import RawInput, raw_body, with_hint
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import OCTETS, Answer, LabelledAnswer, Outputs, Picture, Request
 from pocketserve_wire import ApiError, oip, strict_json
-from pocketserve_wire.addresses import HTTP_PORT, LOOPBACK, SOCKET_PORT
+from pocketserve_wire.addresses import LOOPBACK, SOCKET_PORT
 from pocketserve_wire.files import run_file
 from pocketserve_wire.handshake import LEAST_MAX_FRAME
 
@@ -323,7 +323,7 @@ def _bytes(name: str, value: int) -> int:
 def _open(url: str | None, token: str | None, timeout: float, maximum: int) -> Transport:
     if url is None:
         socket = SocketTransport((LOOPBACK, SOCKET_PORT), token, timeout, maximum)
-        owner = functools.partial(run_file.http_server, find_state_dir(), HTTP_PORT)
+        owner = functools.partial(run_file.http_server, find_state_dir(), urlsplit(DEFAULT_URL).port or 0)
         return AutomaticTransport(socket, HttpTransport(DEFAULT_URL, token, timeout, maximum, owner))
     try:
         parts = urlsplit(url)
