@@ -113,7 +113,7 @@ class ClientHandshake:
         key: the token's ASCII bytes; None for a client that has none.
         nonce: 16 random bytes, never used before.
         max_frame: bytes of the largest body that this client takes, from 4,096.
-        name: the client's name and version, for the server's log.
+        name: the client's name and version, for who reads the traffic; the server does not use it.
     """
 
     def __init__(self, key: bytes | None, nonce: bytes, max_frame: int, name: str = "") -> None:
