@@ -119,3 +119,23 @@ def test_what_trickles_gives_its_thread_back(tmp_path: Path, head: str, refusal:
                 answer = peer.recv(4096)
         assert sent < 3999 and answer.startswith(refusal) and bool(answer) == bool(refusal)
         assert requests.get(f"{server.url}/v2/health/live", timeout=START_TIMEOUT_S).status_code == 200
+
+
+def test_a_worker_that_ended_refuses_what_still_comes(tmp_path: Path) -> None:
+    """A connection that waited is taken after gunicorn's worker_exit: it gets 503, and no second service is made."""
+    program = """
+from io import BytesIO
+from pocketserve.scaleout import wsgi
+
+def ask():
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/v2/health/ready", "HTTP_HOST": "127.0.0.1",
+               "REMOTE_ADDR": "127.0.0.1", "wsgi.input": BytesIO(), "wsgi.url_scheme": "http"}
+    list(wsgi.app(environ, lambda status, headers: print(status)))
+
+ask()
+wsgi.stop()
+ask()
+"""
+    settings = surroundings(tmp_path, MODELS)
+    done = subprocess.run([COMMAND[0], "-c", program], env=settings, capture_output=True, text=True, timeout=60)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["200", "503"], done.stderr

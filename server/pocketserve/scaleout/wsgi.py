@@ -143,10 +143,10 @@ def start(processes: int = 1) -> ServingProcess:
 
 
 def stop() -> None:
-    """Close this process's worker, if it has one."""
+    """Close this process's worker, if it has one. It stays, and refuses what still comes: no other one is made."""
     with _changing:
-        while _processes:
-            _processes.pop().close()
+        for process in _processes:
+            process.close()
 
 
 def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
