@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 CHOSEN = (
     *("tests/attacks", "tests/live/test_mutations.py", "tests/live/test_answers_soak.py"),
-    "tests/live/test_folder_soak.py",
+    *("tests/live/test_folder_soak.py", "tests/live/test_mixed_requests_soak.py"),
     *("tests/socket/test_socket_soak.py", "tests/engine/test_soak.py"),
 )
 
