@@ -88,6 +88,17 @@ def test_a_jpeg_of_thousands_of_scans_is_refused() -> None:
     assert f"more scans than the {MAX_SCANS}" in refusal(with_scans(file, 3000))
 
 
+@pytest.mark.parametrize("again", [14, None], ids=["headers", "whole"])
+def test_no_second_scan_of_a_jpeg_whose_first_is_the_whole_picture_is_decoded(again: int | None) -> None:
+    # Such files are not counted through: this is the decoder's own rule, on which that rests.
+    file = jpeg((64, 64), progressive=False).removesuffix(b"\xff\xd9")
+    scan = file[file.rindex(b"\xff\xda") :][:again]
+    end = b"\xff\xd9" + b"\xff\xda" * 2 * MAX_SCANS  # beyond it no byte counts
+    read_picture(memoryview(file + end), SHAPE, ImageOptions(), 64_000_000)
+    assert "cannot be decoded" in refusal(file + scan + end)
+    assert "cannot be decoded" in refusal(file + scan * 3000 + end)
+
+
 def test_the_larger_a_jpeg_the_fewer_scans_it_may_have() -> None:
     file = with_scans(jpeg((1100, 1000), progressive=True), 40)
     read_picture(memoryview(file), SHAPE, ImageOptions(), 64_000_000)

@@ -42,7 +42,8 @@ MAX_SIDE = 32_767  # pixels: by rows and columns, decoders and resizers take gig
 FULL_SIZE_SCANS = 16  # that a JPEG of the largest size may have, and smaller ones in proportion: encoders make ten
 WEBP_PIXELS = 1 << 24  # nothing can stop its decoder, which takes up to a tenth of a second for a million
 MAX_READS = 1 << 20  # of a file: Pillow keeps an object of a hundred bytes for each piece of 4 that it consists of
-BLOCK_BYTES = 1 << 13  # that a decoder takes between two checkpoints: a PNG's become a thousand times as many
+BLOCK_BYTES = 1 << 13  # that a decoder takes between two checkpoints: a PNG's become a thousand times as many. Pillow's
+# own 64 KiB stay for a JPEG of one scan: they become 256 times as many pixels at most, which takes 40 ms on a desktop.
 BYTES_PER_PIXEL = 8  # of a picture while it is read: Pillow holds four bytes a pixel, before and after a step
 _ORIENTATION = 0x0112
 
@@ -154,8 +155,11 @@ def _open(body: memoryview, max_pixels: int) -> Image:
         if is_heif:
             raise invalid_input("the HEIC picture is damaged or of a kind that pillow-heif cannot read") from None
         raise invalid_input(f"this is not a picture that the server can read ({', '.join(FORMATS)})") from None
+    if image.format in SCALABLE and early is None:
+        return image  # the first scan brings the whole picture: libjpeg refuses a second one
     image.decodermaxblock = BLOCK_BYTES
-    if image.format in SCALABLE:  # a JPEG may walk over its pixels again and again: a scan takes 14 bytes of a file
+    if image.format in SCALABLE:
+        # The decoder walks over all pixels again for each scan, and a scan takes 14 bytes of a file.
         pixels_count = max(1, image.width * image.height)
         maximum = min(MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // pixels_count)
         if scans_of(file) > maximum:
