@@ -53,6 +53,9 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         signal.pause()
     if fault == "too much at once":
         bytearray(1 << 60)
+    if fault == "count":
+        with open(str(request.options["runs"]), "a", encoding="utf-8") as runs:
+            runs.write(f"{request.format}\n")
     if fault == "exit":
         os._exit(3)
     if fault == "system exit":

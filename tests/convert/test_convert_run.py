@@ -215,6 +215,20 @@ def test_a_second_step_is_refused(fault: str, sentence: str, convert: Convert, f
     assert caught.value.message == sentence and contents(folder) == before
 
 
+def test_a_file_between_two_steps_is_made_once(folder: Path, tmp_path: Path) -> None:
+    """The next kind or mode takes it again: making it may cost minutes."""
+    second = replace(CHAIN[1], kind="openvino", quantize=("fp16", "dynamic"))
+    options = {"fault": "count", "runs": str(tmp_path / "runs")}
+    settings = ConversionSettings(folder, tmp_path / "state", options=options)
+    converter = ModelConverter(scan(folder)["petals"], settings, lambda *_: None, lambda _: None, [CHAIN[0], second])
+    try:
+        results = [converter.convert("openvino", quantize) for quantize in ("fp16", "dynamic")]
+    finally:
+        converter.close()
+    assert [len(result.tools) for result in results] == [2, 2] and results[0].path != results[1].path
+    assert (tmp_path / "runs").read_text().split() == ["tflite", "onnx", "onnx"]
+
+
 @pytest.mark.parametrize("quantize", ["fp16", "dynamic"])
 @pytest.mark.parametrize(
     ("model", "version"), [("petals", "tflite"), ("diabetes", "tflite"), ("digits", "tflite-int8")]

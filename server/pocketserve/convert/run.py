@@ -156,6 +156,7 @@ class ModelConverter:
         self._entry, self._settings, self._tell, self._note = entry, settings, tell, note
         self._tools = converters() if tools is None else tools
         self._references: dict[str, Reference] = {}
+        self._middles: dict[tuple[str, Plan], tuple[ConversionRequest, ConversionOutcome]] = {}
         if recover(entry):
             self._entry = scan(settings.models_dir)[entry.name]
         sweep(settings.state_dir, WORK_PREFIX)
@@ -312,18 +313,12 @@ class ModelConverter:
     def _convert(self, source: VersionEntry, plan: Plan, new: NewVersion, trusted: frozenset[str]) -> Conversion:
         pythons = [self._python(step.converter) for step in plan]
         reference = self._reference(source, pythons[0])
-        folder = self._folder()
         request = _first_request(source, reference, self._settings.options, trusted)
-        outcomes: list[ConversionOutcome] = []
-        for number, (step, python) in enumerate(zip(plan, pythons, strict=True)):
-            is_last = number == len(plan) - 1
-            name = Path(new.file).name if is_last else f"step{KINDS[step.converter.kind].suffix}"
-            place = folder / f"{number}"
-            place.mkdir()
-            request = _next_request(request, step, place / name)
-            outcomes.append(self._run_tool(step, python, request, folder))
-            _check_written(request.output, step.converter)
-            _check_smaller(request, outcomes[-1], source)
+        outcomes = []
+        for number, python in enumerate(pythons, 1):
+            name = Path(new.file).name if number == len(plan) else None
+            request, outcome = self._step(source, plan[:number], python, request, name)
+            outcomes.append(outcome)
         carry_description(source.path, source.format.name, request.output, request.kind)
         result = _Result(source, plan, new, reference, request.output, outcomes)
         conversion = _conversion(result)
@@ -337,6 +332,26 @@ class ModelConverter:
             conversion = conversion._replace(agreement=agreement, notes=notes)
         return self._publish(result, conversion)
 
+    def _step(
+        self, source: VersionEntry, way: Plan, python: Path, before: ConversionRequest, name: str | None
+    ) -> tuple[ConversionRequest, ConversionOutcome]:
+        """Run the last step of a way; return its request and its outcome.
+
+        Args:
+            before: the request of the step before, or the first one.
+            name: of the result's file; None for one between two steps, which is made once for all kinds and modes.
+        """
+        if name is None and (source.name, way) in self._middles:
+            return self._middles[source.name, way]
+        file = f"step{KINDS[way[-1].converter.kind].suffix}" if name is None else name
+        request = _next_request(before, way[-1], self._folder() / file)
+        outcome = self._run_tool(way[-1], python, request)
+        _check_written(request.output, way[-1].converter)
+        _check_smaller(request, outcome, source)
+        if name is None:
+            self._middles[source.name, way] = request, outcome
+        return request, outcome
+
     def _compare_answers(self, reference: Reference, answers: Path) -> tuple[verify.Agreement, list[str]]:
         """Compare what a tool's own run answered with the original; return sentences on what is left open, too.
 
@@ -349,7 +364,7 @@ class ModelConverter:
         verify.check_agreement(agreement, self._settings.quantize)
         return agreement, verify.doubts(agreement, self._settings.quantize)
 
-    def _run_tool(self, step: Step, python: Path, request: ConversionRequest, folder: Path) -> ConversionOutcome:
+    def _run_tool(self, step: Step, python: Path, request: ConversionRequest) -> ConversionOutcome:
         title = f"{step.converter.name}: {step.format} to {step.converter.kind}"
         name = step.converter.module
         module = name if "." in name else f"pocketserve.convert.tools.{name}"
