@@ -136,6 +136,7 @@ class Workshop:
             return f"{error.message}; what works: {error.nearest}" if error.nearest else error.message
         assert conversion.path.exists() and conversion.result_bytes > 0
         if not KINDS[cell.kind].served:
+            shutil.rmtree(conversion.path)  # it is no version, which the next cell would replace
             return WRITTEN
         trust_one(self.models, cell.folder, self.state)  # a program of torch.export is code
         samples = np.load(next(home.glob("samples/*.npz")))
