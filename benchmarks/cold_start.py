@@ -15,7 +15,7 @@ from benchmarks.samples import Comparison, Imports, Result
 from benchmarks.timing import Effort
 
 ROUNDS = 9
-GOAL = 1.5
+FIRST_GOAL, GOAL = 1.6, 1.5
 FLOOR = """
 import sys
 import numpy as np
@@ -35,20 +35,38 @@ IMPORT_RUNS = 3
 
 
 def run(effort: Effort) -> list[Result]:
-    """Start both sides in turn, each as a new process; the first round, which writes bytecode, is left out."""
-    ours, floor = [], []
+    """Start all sides in turn, each as a new process; the first round, which writes bytecode, is left out.
+
+    A first start has an empty state folder, so that the model is tried before it is loaded; a second one knows it.
+    """
+    first, second, floor = [], [], []
     for _ in range(min(ROUNDS, effort.rounds) + 1):
-        started = time.perf_counter()
-        with our_server(MODELS, "--threads", "1") as server:
-            ask_digits(server.http)
-            ours.append((time.perf_counter() - started) * 1e3)
+        with tempfile.TemporaryDirectory() as state:
+            for starts in (first, second):
+                starts.append(_start_ms({"POCKETSERVE_STATE_DIR": state}))
         started = time.perf_counter()
         with script(FLOOR, str(MODELS / "digits" / "digits.tflite")) as (_, answer):
             floor.append((time.perf_counter() - started) * 1e3)
             if not answer:
                 sys.exit("the floor's script failed; is ai-edge-litert installed?")
-    what, against = "process start to first answer, digits", "a script: import, load, predict"
-    return [Comparison("C1", what, "ms", ours[1:], floor[1:], GOAL, against=against), _imports()]
+    rows = (("first", first, FIRST_GOAL), ("second", second, GOAL))
+    return [
+        *(
+            Comparison(
+                *("C1", f"{start} start to its first answer, digits", "ms", times[1:], floor[1:], goal),
+                against="a script: import, load, predict",
+            )
+            for start, times, goal in rows
+        ),
+        _imports(),
+    ]
+
+
+def _start_ms(environment: dict[str, str]) -> float:
+    started = time.perf_counter()
+    with our_server(MODELS, "--threads", "1", environment=environment) as server:
+        ask_digits(server.http)
+        return (time.perf_counter() - started) * 1e3
 
 
 def ask_digits(port: int) -> None:

@@ -1,4 +1,4 @@
-"""J1: the Java library against the Python client: the photo's tensor over the socket, from array to array."""
+"""J1: the Java library against the Python client: both sizes of tensors over the socket, from array to array."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from benchmarks.samples import Comparison, Missing, Result
 from benchmarks.timing import QUICK, Effort
 from pocketserve_client import Client
 
-GOAL = 1.5
-WHAT = "Java library, 150,528 B over the socket"
+GOAL = 1.0
+WHAT = "Java library over the socket"
+SIZES = {"150,528 B": reference.PHOTO_MODEL, "64 B": reference.SMALL_MODEL}
 RUN_TIMEOUT_S = 300
 
 
@@ -31,19 +32,23 @@ def run(effort: Effort) -> list[Result]:
         command = _command(builder)
     except Exception as error:
         return [Missing("J1", WHAT, f"the library cannot be built: {error}")]
+    return [_compare(size, model, command, effort) for size, model in SIZES.items()]
+
+
+def _compare(size: str, model: str, command: list[str], effort: Effort) -> Result:
     rounds, requests = (1, 20) if effort is QUICK else (3, 1500)
     java: list[float] = []
     python: list[float] = []
     with our_server(models(), "--threads", "1") as ours, pinned(CLIENT_CORE):
-        options = ["--model", reference.PHOTO_MODEL, "--port", str(ours.socket), "--requests", str(requests)]
+        options = ["--model", model, "--port", str(ours.socket), "--requests", str(requests)]
         options += ["--warmup", str(2 * requests)]
         for _ in range(rounds):
             done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
             if done.returncode:
-                return [Missing("J1", WHAT, done.stderr.strip()[-300:])]
+                return Missing("J1", WHAT, done.stderr.strip()[-300:])
             java += [sample / 1e3 for sample in json.loads(done.stdout)["samples_ns"]]
-            python += _python(ours.socket, requests)
-    return [Comparison("J1", WHAT, "µs", java, python, GOAL, against="Python client")]
+            python += _python(ours.socket, model, requests)
+    return Comparison("J1", f"{WHAT}, {size}", "µs", java, python, GOAL, against="Python client")
 
 
 def _command(builder: Any) -> list[str]:
@@ -58,13 +63,13 @@ def _command(builder: Any) -> list[str]:
     return command
 
 
-def _python(port: int, requests: int) -> list[float]:
-    values = values_for(reference.PHOTO_MODEL)
+def _python(port: int, model: str, requests: int) -> list[float]:
+    values = values_for(model)
     samples = []
     with Client(f"socket://127.0.0.1:{port}", token_file=NO_TOKEN) as client:
         for turn in range(requests + 100):
             began = time.perf_counter()
-            client.infer(reference.PHOTO_MODEL, {"x": values})
+            client.infer(model, {"x": values})
             if turn >= 100:
                 samples.append((time.perf_counter() - began) * 1e6)
     return samples
