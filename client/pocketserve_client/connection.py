@@ -19,14 +19,23 @@ from pocketserve_client import handshake
 from pocketserve_client.errors import ConnectionLostError, ServerError, ServerUnreachableError
 from pocketserve_client.transport import JSON, OCTETS, Answer, Request
 from pocketserve_wire.errors import ConnectionFaultError
-from pocketserve_wire.frames import CRITICAL, Extension, Frame, FrameType, encode_frame, encode_head
+from pocketserve_wire.frames import (
+    CRITICAL,
+    MAX_CHUNKS,
+    Chunk,
+    Extension,
+    Frame,
+    FrameType,
+    encode_frame,
+    encode_head,
+    rest_of,
+)
 from pocketserve_wire.handshake import MAX_U32
 
 PING_AFTER_S: Final = 5.0  # of silence, before a caller asks whether the server lives; after as much again it is dead
 MAX_ANSWER_BYTES: Final = 2**31 - 1
 CANCEL_TIMEOUT_S: Final = 0.1  # how long a caller who cancels waits for others to finish writing
 STALE_AFTER_S: Final = 1.0  # without use, before a connection is looked at: the server may have closed it
-_MAX_SENT_PIECES: Final = 512
 
 
 class PendingAnswer:
@@ -122,9 +131,8 @@ class ClientConnection:
         if request.content_type not in (JSON, OCTETS):
             frame.ext = {Extension.CONTENT_TYPE: request.content_type.encode("ascii")}
         while True:
-            if not self._read_until(self._has_room, deadline) or not self._writing.acquire(
-                timeout=max(0.0, deadline - time.monotonic())
-            ):
+            has_room = self._has_room() or self._read_until(self._has_room, deadline)
+            if not has_room or not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise ServerUnreachableError(f"{self._name} was not ready for this request for {self._timeout:g} s")
             try:
                 pending = self._register(frame)
@@ -162,7 +170,7 @@ class ClientConnection:
         try:
             data = encode_frame(frame)
             sent = self._socket.send(data, socket.MSG_DONTWAIT)
-            self._send([data[sent:]], time.monotonic() + self._timeout)
+            self._send(rest_of([data], sent), time.monotonic() + self._timeout)
             return True
         except OSError:
             return False  # full; or broken or closed, which whoever reads will see
@@ -187,21 +195,17 @@ class ClientConnection:
             pending.error = self._closed
         self._socket.close()
 
-    def _send(self, chunks: list[bytes | memoryview], deadline: float) -> None:
+    def _send(self, chunks: list[Chunk], deadline: float) -> None:
         """Write everything; reads meanwhile when the server does not take it, so that neither side waits for ever."""
-        rest = [memoryview(chunk) for chunk in chunks if len(chunk)]
-        while rest:
+        while chunks:
             try:
-                sent = self._socket.sendmsg(rest[:_MAX_SENT_PIECES], [], socket.MSG_DONTWAIT)
+                sent = self._socket.sendmsg(chunks[:MAX_CHUNKS], [], socket.MSG_DONTWAIT)
             except BlockingIOError:
                 self._await_writable(deadline)
-                continue
             except OSError as error:
                 raise self._fail(self._lost_error(error)) from None
-            while rest and sent >= len(rest[0]):
-                sent -= len(rest.pop(0))
-            if sent:
-                rest[0] = rest[0][sent:]
+            else:
+                chunks = rest_of(chunks, sent)
 
     def _await_writable(self, deadline: float) -> None:
         reads = self._reading.acquire(blocking=False)
@@ -269,13 +273,12 @@ class ClientConnection:
         self._reading.release()
         if self._closed is not None:
             self._socket.close()
-        self._close_if_done()
+        if self._leaving:
+            self._close_if_done()
         self._wake(finished=False)
 
     def _close_if_done(self) -> None:
-        with self._state:
-            unused = self._leaving and not self._pending
-        if unused:
+        if not self._pending:
             self._fail(ConnectionLostError(f"{self._name} took no more requests on this connection"))
 
     def _wake(self, *, finished: bool) -> None:

@@ -34,7 +34,7 @@ class Request(NamedTuple):
     @property
     def body_length(self) -> int:
         """Bytes of the body."""
-        return sum(len(chunk) for chunk in self.chunks)
+        return sum(map(len, self.chunks))
 
 
 class Answer(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -63,6 +63,8 @@ class Extension(enum.IntEnum):
 
 
 CRITICAL: Final = 0x80
+MAX_CHUNKS: Final = 512  # handed to the system in one call; it takes 1,024 at most
+Chunk = bytes | memoryview
 _REQUEST, _RESPONSE = int(FrameType.REQUEST), int(FrameType.RESPONSE)
 
 
@@ -215,6 +217,15 @@ def encode_head(frame: Frame, body_length: int) -> bytes:
     ext = encode_ext(frame.ext) if frame.ext else b""
     lengths = len(frame.target), len(ext), frame.json_length, body_length
     return HEADER.pack(MARK, frame.type, 0, frame.request_id, frame.arg, *lengths) + frame.target + ext
+
+
+def rest_of(chunks: Sequence[Chunk], sent: int) -> list[Chunk]:
+    """Return what is left of chunks after their first ``sent`` bytes; nothing is copied."""
+    for index, chunk in enumerate(chunks):
+        if sent < len(chunk):
+            return [memoryview(chunk)[sent:], *chunks[index + 1 :]]
+        sent -= len(chunk)
+    return []
 
 
 def json_frame(kind: FrameType, body: bytes, *, request_id: int = 0, arg: int = 0) -> bytes:

@@ -146,7 +146,7 @@ class EncodedBody(NamedTuple):
     @property
     def length(self) -> int:
         """Bytes in all chunks together."""
-        return sum(len(chunk) for chunk in self.chunks)
+        return sum(map(len, self.chunks))
 
 
 def decode_infer_request(body: bytes | memoryview, json_length: int | None) -> InferRequest:

@@ -8,11 +8,12 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pocketserve.transports.socket.timeouts import Timeouts
 from pocketserve_wire.errors import ConnectionFault
+from pocketserve_wire.frames import MAX_CHUNKS, Chunk, rest_of
 
 if TYPE_CHECKING:
     from pocketserve.engine.scheduling.entries import Execute
@@ -22,10 +23,6 @@ log = logging.getLogger(__name__)
 MAX_WAITING: Final = 1024
 """Frames that may wait behind the one being written: a peer that only asks and never reads."""
 
-MAX_CHUNKS: Final = 512
-"""Pieces handed to the system in one call; it takes 1,024 at most."""
-
-Chunk = bytes | memoryview
 Waiting = tuple[list[Chunk], int]
 
 _NOTHING: Final[Waiting] = ([], 0)
@@ -214,12 +211,3 @@ class FrameWriter:
 
 def _nothing() -> None:
     pass
-
-
-def rest_of(chunks: Sequence[Chunk], sent: int) -> list[Chunk]:
-    """Return what is left of chunks after their first ``sent`` bytes, in the same list; nothing is copied."""
-    for index, chunk in enumerate(chunks):
-        if sent < len(chunk):
-            return [memoryview(chunk)[sent:], *chunks[index + 1 :]]
-        sent -= len(chunk)
-    return []
