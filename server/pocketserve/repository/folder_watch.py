@@ -33,7 +33,6 @@ _MOVED_FROM, _MOVED_TO, _SELF_DELETED, _SELF_MOVED = 0x40, 0x80, 0x400, 0x800
 _ONLY_FOLDERS = 0x01000000
 _EVENTS = _ATTRIBUTES | _CLOSED | _CREATED | _DELETED | _MOVED_FROM | _MOVED_TO | _SELF_DELETED | _SELF_MOVED
 _MAX_EVENT_BYTES = 1 << 16
-_NOTHING = bytes(4)
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +58,10 @@ class FolderWatch:
         """Return whether something may have changed that was not read yet."""
         if self._descriptor < 0:
             return time.monotonic() - self._read_at >= POLL_S
+        length = bytearray(4)  # not bytes, which fcntl tries to write to first, and makes a text of the fault
+        fcntl.ioctl(self._descriptor, termios.FIONREAD, length)
         # In this order: an event that is taken off the queue in between was preceded by the mark.
-        return fcntl.ioctl(self._descriptor, termios.FIONREAD, _NOTHING) != _NOTHING or self._is_behind
+        return any(length) or self._is_behind
 
     def catch_up(self) -> None:
         """Have the folder read if it has changed; what was changed before the call is read when it returns."""
