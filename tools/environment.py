@@ -64,12 +64,12 @@ ENVIRONMENTS = {
         ("tflite", "image", "torch", "onnx"),
         also=("torch==2.13.0", "torchvision==0.28.0", "onnx==1.23.2", "onnxscript==0.7.2"),
     ),
-    # A real Triton, whose Python backend reads arrays of NumPy 2 as empty. Nothing else here has its clients' versions.
+    # A real Triton, whose Python backend reads arrays of NumPy 2 as empty, and two clients that ask it.
     "triton": Environment(
         ".venv-triton",
         ("tflite", "onnx"),
         constraints="constraints-triton.txt",
-        also=("nvidia-pytriton==0.7.0", "numpy<2", "onnx>=1.16", "pytest>=8.2", "pytest-xdist", "hypothesis"),
+        also=("nvidia-pytriton==0.7.0", "kserve", "numpy<2", "onnx>=1.16", "pytest>=8.2", "pytest-xdist", "hypothesis"),
     ),
     # A real Ray, with packages that nothing else here needs.
     "ray": Environment(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 import requests
 
+from conformance import test_kserve
 from conftest import Server, start_server
 from places import MODELS, ROOT
 from scalar_model import scalar_model
@@ -102,6 +105,43 @@ def test_binary_tensors(theirs: str) -> None:
     plain = [{"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32", "data": image.ravel().tolist()}]
     assert scores.ravel().tolist() == pytest.approx(ask_triton(theirs, "digits", plain)["outputs"][0]["data"], abs=1e-6)
     assert scores.sum() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("binary_in", [True, False])
+@pytest.mark.parametrize("binary_out", [True, False])
+def test_a_client_of_kserve(theirs: str, binary_in: bool, binary_out: bool) -> None:
+    """KServe's own client, unchanged, in both forms; it cannot read Triton's empty answers of health."""
+    image = RANDOM.random((1, 8, 8, 1)).astype(np.float32)
+    answers: list[Any] = []
+
+    async def work(client: Any) -> None:
+        sent = test_kserve.image(image, binary_in=binary_in, binary_out=binary_out)
+        answers.append(await client.infer(theirs, sent, "digits"))
+
+    test_kserve.run("v2", work)
+    [output] = answers[0].outputs
+    plain = [{"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32", "data": image.ravel().tolist()}]
+    expected = ask_triton(theirs, "digits", plain)["outputs"][0]["data"]
+    assert output.as_numpy().ravel().tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_curl(theirs: str) -> None:
+    """The program, with a tensor as JSON and as bytes."""
+    image = RANDOM.random((1, 8, 8, 1)).astype(np.float32)
+    tensor = {"name": "image", "shape": [1, 8, 8, 1], "datatype": "FP32"}
+    as_json = json.dumps({"inputs": [{**tensor, "data": image.ravel().tolist()}]}).encode()
+    header = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": image.nbytes}}]}).encode()
+    expected = ask_triton(theirs, "digits", json.loads(as_json)["inputs"])["outputs"][0]["data"]
+    for body, length in ((as_json, len(as_json)), (header + image.tobytes(), len(header))):
+        headers = ["-H", f"Inference-Header-Content-Length: {length}", "-H", "Content-Type: application/octet-stream"]
+        done = subprocess.run(
+            ["curl", "-q", "-sS", "--fail", *headers, "--data-binary", "@-", f"{theirs}/v2/models/digits/infer"],
+            input=body,
+            capture_output=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["outputs"][0]["data"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_its_rate_is_measured_beside_ours() -> None:
