@@ -1,6 +1,7 @@
-"""A picture to labels in one process, without a server: ``pillow MODEL FILE`` or ``task MODEL FILE QUERY``.
+"""A picture to labels in one process, without a server: ``MODE MODEL FILE QUERY``.
 
-``pillow`` is a script of Pillow, NumPy and the model. ``task`` is our own task's functions and the model's session,
+``pillow`` is a script of Pillow, NumPy and the model; with a query such as ``PNG,1200,1900`` it also draws the labels
+below the picture, and encodes a picture of that size. ``task`` is our own task's functions and the model's session,
 with nothing around them; MODEL may then be a folder with a manifest. For each line on standard input one line is
 printed: the microseconds of one run for an empty line; the labels of an answer for ``labels``; and for ``RATE SECONDS``
 what came of a camera with so many frames a second, of which the newest is always the next one.
@@ -28,7 +29,7 @@ def main(mode: str, model: str, file: str, query: str = "") -> None:
     """Load, print 0 in the place of a port, serve."""
     body = Path(file).read_bytes()
     with ExitStack() as stack:
-        run = pillow_run(Path(model), body) if mode == "pillow" else task_run(stack, model, body, query)
+        run = pillow_run(Path(model), body, query) if mode == "pillow" else task_run(stack, model, body, query)
         run()
         print(0, flush=True)
         for line in sys.stdin:
@@ -89,9 +90,9 @@ def task_run(stack: ExitStack, model: str, body: bytes, query: str) -> Run:
     return run
 
 
-def pillow_run(model: Path, body: bytes) -> Run:
+def pillow_run(model: Path, body: bytes, drawing: str) -> Run:
     """Return what a script does for a TensorFlow Lite file that takes -1 to 1 and holds its labels."""
-    from benchmarks.pictures import pillow_alone
+    from benchmarks.pictures import pillow_alone, pillow_drawn
     from benchmarks.servers.bodies import work
 
     compute = work(str(model))
@@ -104,7 +105,11 @@ def pillow_run(model: Path, body: bytes) -> Run:
         values /= 127.5
         scores = compute(values[np.newaxis])[0]
         best = np.argsort(-scores)[:TOP_K]
-        return [{"label": labels[index], "index": int(index), "score": float(scores[index])} for index in best]
+        entries = [{"label": labels[index], "index": int(index), "score": float(scores[index])} for index in best]
+        if drawing:
+            kind, width, height = drawing.split(",")
+            pillow_drawn(body, entries, kind, int(width), int(height))
+        return entries
 
     return run
 
