@@ -243,8 +243,8 @@ class Client:
                 value: numbers, a dict of features by name, or a list of either. A ``str`` is a text.
             top_k: entries of the answer at most.
             threshold: lowest score that is answered.
-            annotate: ``png`` asks for the picture with the answer drawn on it instead of the answer, ``both`` for the
-                answer with that picture in base64 as ``picture``.
+            annotate: ``png`` or ``jpeg`` asks for the picture with the answer drawn on it instead of the answer,
+                ``both`` for the answer with that picture, a PNG, in base64 as ``picture``.
             parameters: further query parameters: the task's, such as ``{"format": "nv21", "width": 640}``, and
                 ``stream`` or ``priority``.
             content_type: what the data is, for tasks that cannot tell it from the bytes.
@@ -252,7 +252,7 @@ class Client:
 
         Returns:
             A dict of ``model``, ``version``, ``task``, ``predictions`` (a list) and ``timing_ms``; with ``png``
-            the bytes of a PNG file.
+            or ``jpeg`` the bytes of such a file.
 
         Raises:
             ServerError, ServerUnreachableError: no answer.

@@ -60,6 +60,6 @@ class LabelledAnswer(dict[str, Any]):
 
 
 class Picture(bytes):
-    """The bytes of a PNG file; ``server`` as in :class:`Outputs`."""
+    """The bytes of a PNG or JPEG file; ``server`` as in :class:`Outputs`."""
 
     server: str = ""

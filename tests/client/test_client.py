@@ -116,6 +116,7 @@ def test_predict_takes_bytes_texts_and_values(client):
     frame = bytes(64)
     assert client.predict("digits", frame, parameters=GRAY)["task"] == "image-classification"
     assert client.predict("digits", sample, annotate="png").startswith(b"\x89PNG")
+    assert client.predict("digits", sample, annotate="jpeg").startswith(b"\xff\xd8\xff")
     with pytest.raises(ServerError, match="parameter rotation must be one of"):
         client.predict("digits", frame, parameters=GRAY | {"rotation": 45})
     named = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4}

@@ -220,7 +220,7 @@ def test_wrong_features_are_named(server, refused, body, reason):
         "timeout_ms=soon",
         "topk=3",
         "%00=1",
-        "annotate=jpeg",
+        "annotate=gif",
         "width=10",
         "format=jpeg",
         "rotation=45",

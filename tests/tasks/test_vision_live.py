@@ -89,6 +89,8 @@ def test_a_frame_and_a_drawing(server: Any) -> None:
     assert answer["predictions"] == [LEFT, RIGHT]
     drawn = server.call("POST", f"/predictions/toy{query}&annotate=png", data=frame.tobytes())
     assert drawn.headers["Content-Type"] == "image/png"
+    as_jpeg = server.call("POST", f"/predictions/toy{query}&annotate=jpeg", data=frame.tobytes())
+    assert as_jpeg.headers["Content-Type"] == "image/jpeg" and as_jpeg.content.startswith(b"\xff\xd8\xff")
     pixels = np.asarray(Image.open(io.BytesIO(drawn.content)))
     assert pixels.shape == (320, 640, 3)
     plain = (pixels == (255, 0, 0)).all(axis=-1)

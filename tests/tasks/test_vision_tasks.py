@@ -286,6 +286,19 @@ def test_drawings_of_any_size(tmp_path: Path, size: tuple[int, int]) -> None:
         assert 400 <= max(image.size) <= 1900
 
 
+def test_a_drawing_as_jpeg_is_the_same_picture(tmp_path: Path) -> None:
+    task = select_task(facts(tmp_path, {"s": (1, 2)}, {"task": "image-classification"}))
+    body, scores = picture(1600, 1200, "JPEG"), {"s": np.array([[0.7, 0.3]], np.float32)}
+    context = task.prepare(body).context
+    answer = task.answer([scores], AnswerOptions(), context)
+    files = [
+        task.annotate(body, Hints(values={"annotate": kind}), [scores], answer, context) for kind in ("png", "jpeg")
+    ]
+    png, jpeg = (Image.open(io.BytesIO(file)) for file in files)
+    assert (png.format, jpeg.format) == ("PNG", "JPEG") and png.size == jpeg.size
+    assert np.abs(np.asarray(png, np.int16) - np.asarray(jpeg, np.int16)).mean() < 4
+
+
 def test_many_bars(tmp_path: Path) -> None:
     """Ten thousand classes make no picture of gigabytes."""
     task = select_task(facts(tmp_path, {"s": (1, 10_000)}, {"task": "image-classification"}))

@@ -221,10 +221,10 @@ ANSWERS: dict[str, Schema] = {
     "metrics": TEXT,
     "openapi": ANYTHING,
 }
-_OTHER_TYPES: dict[str, tuple[str, Schema]] = {
-    "infer": ("application/octet-stream", _BINARY),
-    "prediction": ("image/png", _BINARY),
-    "alive_or_page": ("text/html", TEXT | {"description": "The page, where Accept names text/html; HTTP only."}),
+_OTHER_TYPES: dict[str, dict[str, Schema]] = {
+    "infer": {"application/octet-stream": _BINARY},
+    "prediction": {"image/png": _BINARY, "image/jpeg": _BINARY},
+    "alive_or_page": {"text/html": TEXT | {"description": "The page, where Accept names text/html; HTTP only."}},
 }
 """Types that an answer may have beside JSON."""
 
@@ -279,9 +279,7 @@ def describe_routes(routes: Sequence[Route], port: int = HTTP_PORT, *, auth: boo
 def _operation(route: Route) -> dict[str, Any]:
     schema = ANSWERS[route.answer]
     content = {"text/plain": {"schema": schema}} if route.answer == "metrics" else _json(schema)
-    if route.answer in _OTHER_TYPES:
-        content_type, other = _OTHER_TYPES[route.answer]
-        content[content_type] = {"schema": other}
+    content |= {content_type: {"schema": other} for content_type, other in _OTHER_TYPES.get(route.answer, {}).items()}
     success = {} if route.answer == "not_offered" else {"200": {"description": "Done.", "content": content}}
     fault = {"description": "The fault in words and its stable code.", "content": _json(_reference("Error"))}
     operation: dict[str, Any] = {

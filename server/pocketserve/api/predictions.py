@@ -24,7 +24,7 @@ from pocketserve.service import Service
 from pocketserve.tasks import parameters
 from pocketserve_wire import ApiError, ErrorCode
 
-PNG = "image/png"
+PNG, JPEG = "image/png", "image/jpeg"
 FORM = "multipart/form-data"
 
 
@@ -67,7 +67,8 @@ def call_of(
 
 def _respond(prediction: Prediction) -> ApiResponse:
     if prediction.picture is not None:
-        return ApiResponse(content_type=PNG, chunks=[prediction.picture])
+        kind = JPEG if prediction.picture.startswith(b"\xff\xd8") else PNG
+        return ApiResponse(content_type=kind, chunks=[prediction.picture])
     return json_response(document(prediction))
 
 

@@ -1,7 +1,7 @@
 """Raw input over the Open Inference Protocol: ``"parameters": {"task": true}`` and one BYTES element.
 
 So clients of that protocol get what ``/predictions`` gives: the answer comes as a BYTES tensor that holds its JSON, or
-the PNG file where ``annotate`` asks for it.
+the picture where ``annotate`` asks for it.
 """
 
 from __future__ import annotations

@@ -79,10 +79,14 @@ class Task(Protocol):
 
 @runtime_checkable
 class Annotator(Protocol):
-    """A task that can draw its answer: ``?annotate=png``."""
+    """A task that can draw its answer: ``?annotate=png`` or ``jpeg``."""
 
     def annotate(self, body: memoryview, hints: Hints, runs: Runs, answer: Answer, context: Any) -> bytes:
-        """Return the input with the answer drawn on it, as a PNG file; INVALID_INPUT if it is nothing to draw on."""
+        """Return the input with the answer drawn on it, a JPEG file where ``hints`` ask for one, else PNG.
+
+        Raises:
+            ApiError: INVALID_INPUT if it is nothing to draw on.
+        """
         ...
 
 

@@ -73,8 +73,8 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter(
         "annotate",
         "string",
-        "png: answer the picture with the answer drawn on it. both: the answer, with that picture in base64.",
-        choices=("png", "both"),
+        "png or jpeg: answer the picture with the answer drawn on it. both: the answer, with that picture in base64.",
+        choices=("png", "jpeg", "both"),
     ),
     Parameter("mask", "string", "Segmentation: also answer the mask as a PNG in base64.", choices=("png",)),
     Parameter("iou", "number", "Detection: overlap above which the weaker of two boxes is dropped.", 0, 1),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LONGEST, SHORTEST, NARROWEST = 1600, 480, 200  # pixels: the longer side's limits, and the least of the shorter one
 PANEL, INK, MUTED = (24, 26, 31), (245, 246, 248), (62, 66, 76)
+JPEG_QUALITY = 90  # of 100; the file is an eighth of the PNG of a photo
 MASK_SHARE = 0.55
 SMOOTH = 2  # skeletons are drawn at this multiple and reduced, which smooths their slanting lines
 MAX_BOXES = 300  # more cannot be told apart
@@ -64,10 +65,10 @@ class Canvas:
 
         self._image, self._draw = image, ImageDraw.Draw(image)
 
-    def png(self) -> bytes:
-        """Return the picture as a PNG file."""
+    def file(self, kind: str) -> bytes:
+        """Return the picture as a PNG or JPEG file."""
         file = CheckedFile()
-        self._image.save(file, "PNG", compress_level=3)
+        self._image.save(file, kind, compress_level=3, quality=JPEG_QUALITY)  # each kind reads its own
         return file.getvalue()
 
     def boxes(self, entries: Sequence[tuple[Mapping[str, float], str, int]]) -> None:

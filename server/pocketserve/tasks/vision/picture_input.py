@@ -215,7 +215,7 @@ class PictureTask(ABC):
 
         canvas = Canvas(body, hints, self._picture.max_pixels)
         self._draw(canvas, runs, answer, context)
-        return canvas.png()
+        return canvas.file("JPEG" if hints.values.get("annotate") == "jpeg" else "PNG")
 
     def form(self) -> Form:
         """Return what the task takes: pictures, camera frames, or the tensor's own numbers."""

@@ -94,7 +94,7 @@ def read_whole(
         picture = _decode(image, "RGB", orientation, place(upright_size, size, "stretch"), max_pixels)
         if picture.size == size:
             return picture.copy(), upright_size
-        return strips.resize(picture, size, "bicubic", (0, 0, *picture.size)), upright_size
+        return strips.resize(picture, size, "bilinear", (0, 0, *picture.size)), upright_size
 
 
 @contextmanager
