@@ -136,6 +136,24 @@ def test_a_version_that_nothing_here_can_run_is_converted_last(tmp_path: Path) -
             converter.close()
 
 
+def test_a_way_that_cannot_run_the_original_comes_last(tmp_path: Path) -> None:
+    """OpenVINO reads a SavedModel, but its environment cannot run one: without TensorFlow, go over ONNX."""
+    shutil.copytree(MODELS / "petals", tmp_path / "petals")
+    savedmodel = format_named("savedmodel")
+    assert savedmodel is not None
+    tools = [
+        Converter("direct", ("savedmodel", "onnx"), "openvino", "any", environment="openvino"),
+        Converter("first", ("savedmodel",), "onnx", "any", environment="tf2onnx"),
+    ]
+    settings = ConversionSettings(tmp_path, tmp_path / "state", version="savedmodel")
+    converter = ModelConverter(scan(tmp_path)["petals"], settings, lambda *_: None, lambda _: None, tools)
+    try:
+        lengths = [len(plan) for plan in converter._plans("openvino")[1]]
+    finally:
+        converter.close()
+    assert lengths == ([1, 2] if missing_framework(savedmodel) is None else [2, 1])
+
+
 def test_a_way_that_the_disk_has_no_room_for_comes_last(
     convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

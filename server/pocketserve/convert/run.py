@@ -226,9 +226,12 @@ class ModelConverter:
         return min(choices, key=lambda choice: (*self._flaws(choice[0], choice[1][0]), *self._cost(choice[1][0])))
 
     def _ways(self, version: VersionEntry, kind: str) -> list[Plan]:
-        """Return the ways from a version to a kind, the best first; what cannot be had here comes last."""
+        """Return the ways from a version to a kind, the best first; what cannot be had here comes last.
+
+        So does a way whose first environment cannot run the original, where this installation cannot either.
+        """
         plans = plans_for(version.format.name, kind, self._settings.quantize, self._tools)
-        return sorted(plans, key=self._is_out_of_reach)
+        return sorted(plans, key=lambda plan: (self._is_out_of_reach(plan), _is_mute(version, plan)))
 
     def _other_version(self, kind: str) -> str:
         """Return the option of a version that has a way to a kind; empty where there is none."""
@@ -240,12 +243,7 @@ class ModelConverter:
 
     def _flaws(self, version: VersionEntry, plan: Plan) -> tuple[bool, bool]:
         """Return whether nothing at hand could run a version for its answers, and whether it is quantised already."""
-        environment = environment_of(plan[0].converter)
-        packages = ENVIRONMENTS[environment].modules if environment is not None else ()
-        is_mute = missing_framework(version.format) is not None and not any(
-            module.startswith(version.format.packages) for module in packages
-        )
-        return is_mute, _is_quantized(self._entry, version)
+        return _is_mute(version, plan), _is_quantized(self._entry, version)
 
     def _cost(self, plan: Plan) -> tuple[bool, bool, int]:
         """Return what a way costs: more than there is, gigabytes for an environment, then its steps."""
@@ -498,6 +496,15 @@ def _originals(entry: ModelEntry) -> list[VersionEntry]:
         return derived, order.get(version.format.name, len(order)), version.name != entry.default_version
 
     return sorted(usable, key=rank)
+
+
+def _is_mute(version: VersionEntry, plan: Plan) -> bool:
+    """Return whether neither this installation nor the first environment of a way could run a version."""
+    environment = environment_of(plan[0].converter)
+    packages = ENVIRONMENTS[environment].modules if environment is not None else ()
+    return missing_framework(version.format) is not None and not any(
+        module.startswith(version.format.packages) for module in packages
+    )
 
 
 def _is_quantized(entry: ModelEntry, version: VersionEntry) -> bool:
