@@ -85,6 +85,7 @@ def _prepare(request: ConversionRequest, prepared: Path) -> None:
         del model.graph.value_info[:]  # the tool transposes weights and keeps the shapes that they had
     if request.quantize == "int8":
         _flatten_biases(model)
+        _separate_weights(model)
     onnx.save(model, prepared)
 
 
@@ -132,6 +133,25 @@ def _flatten_biases(model: Any) -> None:
             transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
             values = np.broadcast_to(numpy_helper.to_array(bias).reshape(-1), matrix.dims[0 if transposed else 1])
             bias.CopyFrom(numpy_helper.from_array(values.copy(), bias.name))
+
+
+def _separate_weights(model: Any) -> None:
+    """Give each operator vectors of its own: ONNX Runtime cannot load a file whose layers share one in int8.
+
+    It shares alike ones itself, such as the scales of new layer normalisations. Its ``x64quantprecision``, which the
+    server needs, rewrites a shared one twice and fails ("Attempt to replace the existing tensor", 1.31.1).
+    """
+    vectors = {weight.name: weight for weight in model.graph.initializer if len(weight.dims) <= 1}
+    users: dict[str, int] = {}
+    for node in model.graph.node:
+        for position, name in enumerate(node.input):
+            if name not in vectors or vectors[name].data_type != _FLOAT32:
+                continue
+            users[name] = users.get(name, 0) + 1
+            if users[name] > 1:
+                own = model.graph.initializer.add()
+                own.CopyFrom(vectors[name])
+                own.name = node.input[position] = f"{name}_of_user_{users[name]}"
 
 
 def _check_is_float(request: ConversionRequest, model: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
 
     try:
         model = openvino.convert_model(request.source)
+        float_bytes = _float_bytes(openvino, model, request) if request.quantize != "none" else 0
         if request.quantize in ("dynamic", "int8"):
             model = _quantized(model, request)
         request.output.mkdir()
@@ -46,7 +48,15 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         words = " ".join(str(error).split())
         message = f"OpenVINO cannot convert {request.title}: {words:.300}"
         raise ConversionError(message, detail=str(error), nearest=_NEAREST) from error
-    return ConversionOutcome(CONVERTER.name, version("openvino"), {"quantize": request.quantize}, answers=answers)
+    options = {"quantize": request.quantize}
+    return ConversionOutcome(CONVERTER.name, version("openvino"), options, answers=answers, float_bytes=float_bytes)
+
+
+def _float_bytes(openvino: Any, model: Any, request: ConversionRequest) -> int:
+    """Return the size of a model's files before it is quantised: their XML is large beside few weights."""
+    with tempfile.TemporaryDirectory(dir=request.output.parent) as folder:
+        openvino.save_model(model, Path(folder) / "model.xml", compress_to_fp16=False)
+        return sum(file.stat().st_size for file in Path(folder).iterdir())
 
 
 def _quantized(model: Any, request: ConversionRequest) -> Any:
