@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -16,10 +17,11 @@ import numpy as np
 from benchmarks import calls as call_to
 from benchmarks import reference
 from benchmarks.load import closed_loop
+from benchmarks.model_work import ask
 from benchmarks.overhead import models, values_for
 from benchmarks.overload import VALUES
 from benchmarks.peers import ensure_environment
-from benchmarks.processes import ROOT, StartError, free_port, our_server, process
+from benchmarks.processes import ROOT, StartError, free_port, module, our_server, process
 from benchmarks.samples import Comparison, Missing, Result
 from benchmarks.timing import QUICK, Effort, interleave, say
 from benchmarks.triton import triton
@@ -82,10 +84,14 @@ def _ratios(what: str, samples: Mapping[str, list[float]]) -> Iterator[Result]:
 
 
 def _rates(what: str, places: Mapping[str, Place], effort: Effort) -> Iterator[Result]:
-    """Blocks of each side in turn."""
+    """Blocks of each side in turn; the model alone, in one process and in two, bounds what workers can give."""
     seconds, rounds = (0.3, 1) if effort is QUICK else (3.0, 8)
     rates: dict[str, list[float]] = {name: [] for name in places}
+    alone: list[list[float]] = [[], []]
     with ExitStack() as stack:
+        file = str(models() / f"{SLOW}.tflite")
+        children = [stack.enter_context(module("inprocess", file, core=None))[0] for _ in alone]
+        pool = stack.enter_context(ThreadPoolExecutor(len(children)))
         opened = {name: [_call(place, SLOW, VALUES) for _ in range(CONNECTIONS)] for name, place in places.items()}
         for call in (call for some in opened.values() for call in some):
             stack.callback(call.close)
@@ -94,9 +100,14 @@ def _rates(what: str, places: Mapping[str, Place], effort: Effort) -> Iterator[R
             for name, some in opened.items():
                 say(f"{name}, {what}")
                 rates[name].append(closed_loop(some, seconds).rate)
+            for count, totals in enumerate(alone, 1):
+                totals.append(sum(pool.map(lambda child: ask(child, str(seconds)), children[:count])))
     pairs = ((GUNICORN, PLAIN, WORKERS_GOAL), (OURS, PLAIN, None), (OURS, BARE, None), (TRITON, PLAIN, None))
     for side, floor, goal in pairs:
         yield Comparison("E1", f"{side}, {what}", "/s", rates[side], rates[floor], goal, "least", floor)
+    yield Comparison(
+        "E1", f"the model alone, 2 processes, {what}", "/s", alone[1], alone[0], None, "least", "1 process"
+    )
 
 
 @contextmanager

@@ -243,7 +243,7 @@ def script(
 
 @contextmanager
 def module(
-    name: str, *arguments: str, core: int = SERVER_CORE, python: str = sys.executable
+    name: str, *arguments: str, core: int | None = SERVER_CORE, python: str = sys.executable
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """One of the modules in ``benchmarks/servers``; gives its process and the port that it prints once it listens.
 
