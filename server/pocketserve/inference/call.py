@@ -123,8 +123,8 @@ class InferenceCall(QueueEntry):
             return
         timing = (
             self.queue_ns,
-            self.submitted_ns - self.started_ns,
-            self.run_ns,
+            self.submitted_ns - self.started_ns + operation.prepare_ns,
+            self.run_ns - operation.prepare_ns,
             time.perf_counter_ns() - ended_ns,
             operation.rows,
             operation.executions or self.executions,

@@ -44,7 +44,9 @@ class CompiledRequest:
     """
 
     # No constants of the class: to look one up takes longer than a slot.
-    __slots__ = ("_header", "_inputs", "_outputs", "_response", "executions", "rows", "signature", "step", "timed")
+    __slots__ = (
+        "_header", "_inputs", "_outputs", "_response", "executions", "prepare_ns", "rows", "signature", "step", "timed"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class CompiledRequest:
     ) -> None:
         self.signature = signature
         self.rows = rows
-        self.executions, self.step, self.timed = 0, None, False
+        self.executions, self.step, self.timed, self.prepare_ns = 0, None, False, 0
         self._inputs = inputs
         self._outputs = outputs
         self._response = response

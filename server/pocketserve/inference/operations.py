@@ -1,11 +1,13 @@
 """The run that a call needs: its inputs, validated or compiled before it waits, and its answer after the run.
 
 Each operation has the entry point as ``signature``, its batch rows, the number of runs where its queue cannot count
-them (else 0), a ``run``, which takes a session and the inputs that can be batched, and a ``respond``.
+them (else 0), a ``run``, which takes a session and the inputs that can be batched, and a ``respond``; and as
+``prepare_ns`` the part of its run that prepared the input.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,7 @@ class TensorOperation:
     """
 
     timed = False
+    prepare_ns = 0
     sequence: OpenSequence | None = None
 
     def __init__(self, handle: ModelHandle, payload: TensorPayload, options: RequestOptions, encoded: bool) -> None:
@@ -109,6 +112,7 @@ class TaskOperation:
 
     signature = None
     timed = True
+    prepare_ns = 0
     sequence: OpenSequence | None = None
 
     def __init__(
@@ -120,7 +124,16 @@ class TaskOperation:
         if "annotate" in payload.options.values and not isinstance(task, Annotator):
             raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {task.name} has no picture to draw on")
         handle.queue.check_room(options.rank, options.stream)  # decoding may cost more than the model
-        with cancellation_scope(options.check, budget):
+        self.arrays: Arrays | None = None
+        self.rows, self.executions = 1, 0
+        self._is_deferred = bool(options.stream) and self.step is None
+        if not self._is_deferred:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Decode the input; for a stream's when it runs, as a newer one may take its place until then."""
+        handle, payload, task = self._handle, self._payload, self._handle.model.task
+        with cancellation_scope(self._options.check, self._budget):
             hold_document(payload.body)
             prepared = task.prepare(payload.body, payload.hints)
         self._context, self._chained = prepared.context, prepared.chained
@@ -134,7 +147,8 @@ class TaskOperation:
         if self.step is not None and handle.sequences is not None and not (plain or self._chained):
             text = "a step of a sequence is one run of the model, and this input takes several; send it in parts"
             raise ApiError(ErrorCode.INVALID_REQUEST, text)
-        self.arrays = None if only is None or only.row_by_row or only.state or self.step is not None else only.arrays
+        if only is not None and not (only.row_by_row or only.state) and self.step is None:
+            self.arrays = only.arrays
         self.rows = sum(step.rows for step in self._steps)
         self.executions = 0 if plain else sum(step.rows if step.row_by_row else 1 for step in self._steps)
 
@@ -148,6 +162,10 @@ class TaskOperation:
 
     def run(self, session: Session, _arrays: Arrays | None) -> Any:
         """Run the model; return one run's outputs, or a list of several runs'."""
+        if self._is_deferred:
+            began = time.perf_counter_ns()
+            self._prepare()
+            self.prepare_ns = time.perf_counter_ns() - began
         cancellation = self._options.cancellation
         try:
             if len(self._steps) == 1 and self.sequence is None:
