@@ -166,6 +166,7 @@ class TaskOperation:
             began = time.perf_counter_ns()
             self._prepare()
             self.prepare_ns = time.perf_counter_ns() - began
+            self._options.check()  # the queue has looked before
         cancellation = self._options.cancellation
         try:
             if len(self._steps) == 1 and self.sequence is None:
