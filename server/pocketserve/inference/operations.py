@@ -123,11 +123,11 @@ class TaskOperation:
         task = handle.model.task
         if "annotate" in payload.options.values and not isinstance(task, Annotator):
             raise ApiError(ErrorCode.INVALID_PARAMETER, f"annotate: the task {task.name} has no picture to draw on")
-        handle.queue.check_room(options.rank, options.stream)  # decoding may cost more than the model
         self.arrays: Arrays | None = None
         self.rows, self.executions = 1, 0
         self._is_deferred = bool(options.stream) and self.step is None
         if not self._is_deferred:
+            handle.queue.check_room(options.rank, options.stream)  # decoding may cost more than the model
             self._prepare()
 
     def _prepare(self) -> None:

@@ -43,7 +43,7 @@ FULL_SIZE_SCANS = 16  # that a JPEG of the largest size may have, and smaller on
 WEBP_PIXELS = 1 << 24  # nothing can stop its decoder, which takes up to a tenth of a second for a million
 MAX_READS = 1 << 20  # of a file: Pillow keeps an object of a hundred bytes for each piece of 4 that it consists of
 BLOCK_BYTES = 1 << 13  # that a decoder takes between two checkpoints: a PNG's become a thousand times as many. Pillow's
-# own 64 KiB stay for a JPEG of one scan: they become 256 times as many pixels at most, which takes 40 ms on a desktop.
+# own 64 KiB stay for a JPEG of one scan, which one call may decode whole: max_image_pixels bounds that.
 BYTES_PER_PIXEL = 8  # of a picture while it is read: Pillow holds four bytes a pixel, before and after a step
 _ORIENTATION = 0x0112
 
