@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,6 +78,7 @@ class Office:
     ) -> None:
         self.clock = Clock()
         self.scheduler = Scheduler(slots, self.clock)
+        self.scheduler._thread = threading.current_thread()  # none is started: a test looks at deadlines by expire()
         self.sessions = [[object() for _ in range(sessions)] for _ in range(queues)]
         batcher = Together() if batches else None
         self.queues = [ModelQueue(own, limit, self.clock, self.scheduler, batcher=batcher) for own in self.sessions]
