@@ -33,6 +33,16 @@ def test_the_lowest_free_number(tmp_path: Path) -> None:
     third.close()
 
 
+def test_a_number_is_given_back_once(tmp_path: Path) -> None:
+    """A second close does not end a file that has the descriptor by then."""
+    slot = WorkerSlot(tmp_path)
+    slot.close()
+    with open(tmp_path / "other", "wb") as other:
+        slot.close()
+        other.write(b"written")
+    assert (tmp_path / "other").read_bytes() == b"written"
+
+
 def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     """One sentence with the way out."""
     (tmp_path / "workers").write_text("no folder")

@@ -59,8 +59,10 @@ class WorkerSlot:
             return False
 
     def close(self) -> None:
-        """Give the number back."""
-        os.close(self._descriptor)
+        """Give the number back; a second call does nothing, since the descriptor may be somebody else's by then."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _is_locked(folder: Path) -> bool:
