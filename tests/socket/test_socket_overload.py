@@ -18,7 +18,6 @@ from pocketserve.transports.socket.server import INCOMING
 from pocketserve_wire.frames import Frame, FrameType, encode_frame
 
 TARGET = "POST /v2/models/petals/infer"
-DIGITS, ZEROS = "POST /predictions/digits", f"[{','.join(['0'] * 64)}]".encode()
 TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.8, 3.0, 4.3]}
 
 
@@ -277,68 +276,3 @@ def test_a_waiting_request_dies_with_its_connection(camera, until):
     camera.peer.close()
     camera.end(2)
     until(lambda: not camera.server.connections)
-
-
-class Pictures(HeldModel):
-    """A busy model for pictures.
-
-    Attributes:
-        decoded: bodies that were decoded.
-    """
-
-    def __init__(self, started: Any, pool: ThreadPoolExecutor, until: Until, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(started, until, "digits")
-        assert self.peer.call(DIGITS, ZEROS).status == 200
-        self.hold(pool)
-        self.decoded: list[bytes] = []
-        task = type(self.handle.model.task)
-        prepare = task.prepare
-
-        def count(own: Any, content: memoryview, hints: Any) -> Any:
-            self.decoded.append(bytes(content))
-            return prepare(own, content, hints)
-
-        patch.setattr(task, "prepare", count)
-
-    def frame(self, content: bytes) -> int:
-        """Send one of a stream's."""
-        return self.peer.ask(f"{DIGITS}?stream=camera", content)
-
-
-@pytest.fixture
-def pictures(local: Any, pool: ThreadPoolExecutor, until: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pictures]:
-    """A busy model for pictures."""
-    one = Pictures(local(), pool, until, monkeypatch)
-    yield one
-    one.go()
-    one.peer.close()
-
-
-def test_a_frame_is_decoded_when_it_runs(pictures):
-    """One that a newer frame replaces is not decoded at all; the timing counts decoding as input."""
-    frames = [ZEROS.replace(b"0", str(number).encode(), 1) for number in range(1, 6)]
-    ids = [pictures.frame(frame) for frame in frames]
-    gone = pictures.peer.answers(4)
-    assert sorted(gone) == ids[:-1] and {answer.code for answer in gone.values()} == {"SUPERSEDED"}
-    assert pictures.decoded == [] and pictures.queue.waiting == 1
-    pictures.go()
-    answer = pictures.peer.answer()
-    assert (answer.request_id, answer.status) == (ids[-1], 200) and pictures.decoded == frames[-1:]
-    timing = json.loads(answer.body)["timing_ms"]
-    assert timing["pre"] > 0 and timing["infer"] > 0
-
-
-def test_a_frame_at_fault_is_told_so_and_the_next_one_runs(pictures):
-    bad = pictures.send(lambda: pictures.frame(b"[1, 2]"))
-    pictures.go()
-    answer = pictures.peer.answer()
-    assert (answer.request_id, answer.status, answer.code) == (bad, 400, "INVALID_INPUT")
-    assert pictures.peer.call(f"{DIGITS}?stream=camera", ZEROS).status == 200
-
-
-def test_who_does_not_stream_is_decoded_before_waiting(pictures):
-    """The next input is ready when the model is."""
-    pictures.send(lambda: pictures.peer.ask(DIGITS, ZEROS))
-    assert pictures.decoded == [ZEROS]
-    pictures.go()
-    assert pictures.peer.answer().status == 200
