@@ -114,7 +114,8 @@ class Config:
     )
     decode_budget: int = _setting(
         256 * 2**20,
-        "Memory that pictures being decoded and JSON being read may take together; further ones wait.",
+        "Memory that pictures being decoded and JSON being read may take together; further ones wait, "
+        "and raw input of a stream is refused.",
         (2**20, 2**50),
         "bytes",
     )

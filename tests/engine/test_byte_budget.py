@@ -125,6 +125,17 @@ def test_what_a_request_holds_already_is_enough_for_its_preparation() -> None:
     assert budget.reserved == 0
 
 
+def test_who_may_not_wait_is_refused_and_leaves_the_line() -> None:
+    budget = ByteBudget(10)
+    with cancellation_scope(pytest.fail, budget, waits=False):
+        with holding(budget, 6, pytest.fail), pytest.raises(ApiError) as refusal:
+            hold_bytes(5)
+        assert refusal.value.code is ErrorCode.QUEUE_FULL and refusal.value.retry_after_s
+        hold_bytes(5)
+        assert budget.reserved == 5
+    assert budget.reserved == 0
+
+
 def test_a_failure_gives_back_too() -> None:
     budget = ByteBudget(10)
 

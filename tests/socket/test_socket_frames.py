@@ -158,6 +158,21 @@ def test_a_frame_at_fault_is_told_so_and_the_next_one_runs(pictures):
     assert pictures.peer.call(f"POST {STREAM}", ZEROS).status == 200
 
 
+def test_a_frame_without_memory_to_decode_it_holds_nobody_up(pictures, post):
+    """It is refused; the tensors behind it need none, and are answered."""
+    budget = pictures.service.decode_budget
+    reservation = budget.acquire(budget.size, pytest.fail)
+    try:
+        frame = wait_in_queue(pictures, post, STREAM, FIVE)
+        tensors = wait_in_queue(pictures, post, "/v2/models/digits/infer", json.dumps({"inputs": [TENSOR]}).encode())
+        pictures.go()
+        assert code(frame) == (429, "QUEUE_FULL") and tensors.result(TIMEOUT_S)[0] == 200
+        assert pictures.decoded == [] and pictures.ended("refused") == 1
+    finally:
+        budget.release(reservation)
+    assert post(STREAM, FIVE).result(TIMEOUT_S)[0] == 200 and budget.reserved == 0
+
+
 def test_a_frame_is_cancelled_while_it_is_decoded(pictures):
     begun, go_on = threading.Event(), threading.Event()
 

@@ -133,7 +133,8 @@ class TaskOperation:
     def _prepare(self) -> None:
         """Decode the input; for a stream's when it runs, as a newer one may take its place until then."""
         handle, payload, task = self._handle, self._payload, self._handle.model.task
-        with cancellation_scope(self._options.check, self._budget):
+        # To wait for memory with the session in hand would hold up all other requests of the model.
+        with cancellation_scope(self._options.check, self._budget, waits=not self._is_deferred):
             hold_document(payload.body)
             prepared = task.prepare(payload.body, payload.hints)
         self._context, self._chained = prepared.context, prepared.chained

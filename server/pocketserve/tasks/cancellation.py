@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
-from pocketserve_wire import strict_json
+from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 T = TypeVar("T")
 SMALL_DOCUMENT = 64 * 1024  # bytes of JSON or CSV that are read without counting what they take
@@ -31,6 +31,7 @@ class BytePool(Protocol):
 class _Scope(threading.local):
     check: Callable[[], None] | None = None
     budget: BytePool | None = None
+    waits: bool = True
     reservation: int | None = None  # of the budget, until the scope ends
     reserved: bool = False
 
@@ -42,31 +43,44 @@ class cancellation_scope:
     """Make :func:`checkpoint` call ``check`` on this thread, and :func:`hold_bytes` take from ``budget``.
 
     No generator: each raw input is prepared and answered in one.
+
+    Args:
+        waits: whether it may wait for room; whoever holds what others wait for must not.
     """
 
-    __slots__ = ("_before", "_budget", "_check")
+    __slots__ = ("_before", "_budget", "_check", "_waits")
 
-    def __init__(self, check: Callable[[], None], budget: BytePool | None = None) -> None:
+    def __init__(self, check: Callable[[], None], budget: BytePool | None = None, *, waits: bool = True) -> None:
         self._check = check
         self._budget = budget
+        self._waits = waits
 
     def __enter__(self) -> None:
-        self._before = _scope.check, _scope.budget, _scope.reservation
-        _scope.check, _scope.budget, _scope.reservation = self._check, self._budget, None
+        self._before = _scope.check, _scope.budget, _scope.waits, _scope.reservation
+        _scope.check, _scope.budget, _scope.waits, _scope.reservation = self._check, self._budget, self._waits, None
 
     def __exit__(self, *raised: object) -> None:
         reservation = _scope.reservation
-        _scope.check, _scope.budget, _scope.reservation = self._before
+        _scope.check, _scope.budget, _scope.waits, _scope.reservation = self._before
         if reservation is not None and self._budget is not None:
             _scope.reserved = False
             self._budget.release(reservation)
 
 
 def hold_bytes(count: int) -> None:
-    """Hold bytes of the scope's budget until the scope ends; wait until there is room. Without a budget, return."""
+    """Hold bytes of the scope's budget until the scope ends; wait until there is room. Without a budget, return.
+
+    Raises:
+        ApiError: QUEUE_FULL, in a scope that does not wait; what the scope's check raises.
+    """
     if _scope.budget is not None and not _scope.reserved:
-        _scope.reservation = _scope.budget.acquire(count, checkpoint)
+        _scope.reservation = _scope.budget.acquire(count, checkpoint if _scope.waits else _refuse)
         _scope.reserved = True
+
+
+def _refuse() -> None:
+    text = "other requests hold the memory for decoding (decode_budget); try again later"
+    raise ApiError(ErrorCode.QUEUE_FULL, text, retry_after_s=0.1)
 
 
 def hold_document(body: memoryview) -> None:
