@@ -93,7 +93,9 @@ def _multi_scan_jpeg_size(body: bytes) -> tuple[int, int] | None:
     for step, (marker, at) in enumerate(_jpeg_segments(body)):
         _limit(step)
         segment = body[at : at + 8]
-        if marker in (_SOI, _EOI) or len(segment) < 3:
+        if marker in (_SOI, _EOI):
+            continue  # libjpeg goes on behind a file that has tables alone
+        if len(segment) < 3:
             return None
         if marker == _SOS:
             return size if progressive or segment[2] < components else None
