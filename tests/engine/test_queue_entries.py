@@ -295,6 +295,14 @@ def test_a_fault_in_one_answer_costs_nobody_else_theirs():
     assert office.queues[0].waiting == 0 and office.scheduler.policy.busy == 0
 
 
+def test_what_decoded_an_input_says_nothing_of_the_next_run():
+    office = Office()
+    entries = office.queues[0]._entries
+    session = office.scheduler.policy.start(entries)
+    office.scheduler.finish(entries, session, 0.05, (), 0.05)
+    assert entries.recent_run_s == 0.0 and entries.flow.service_time == 0.05
+
+
 def test_a_request_that_another_core_lets_run_is_begun_under_no_lock():
     cores, free = [0], []
     engine = Engine(EngineOptions(10**9, 60.0, 1, 4, 10**6), usable_cores=lambda: cores)

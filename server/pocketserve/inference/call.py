@@ -106,6 +106,12 @@ class InferenceCall(QueueEntry):
             return None
         return queue.submit(self)
 
+    @property
+    def prepare_ns(self) -> int:
+        """Return how much of its run decoded the input."""
+        prepare_ns: int = self._operation.prepare_ns
+        return prepare_ns
+
     def work(self, session: Session) -> Any:
         """Run the model."""
         return self._operation.run(session, self.arrays)

@@ -63,6 +63,11 @@ class QueueEntry(Entry):
         self.executions = 1
         self.batch_rows: int | None = None
 
+    @property
+    def prepare_ns(self) -> int:
+        """Return how much of its run prepared the input."""
+        return 0
+
     def begin(self) -> Job | None:
         """Run it on its session; a :data:`Job`."""
         return self.queue.run(self)

@@ -287,15 +287,18 @@ class FairScheduler:
             self.contenders.pop(queue, None)
         return removed
 
-    def finish(self, queue: EntryQueue, session: Any, run_s: float, entries: Sequence[Entry] = ()) -> None:
+    def finish(
+        self, queue: EntryQueue, session: Any, run_s: float, entries: Sequence[Entry] = (), prepare_s: float = 0.0
+    ) -> None:
         """Note that a run has ended. The caller asks :meth:`next` then, until there is none.
 
         Args:
             entries: those of the run that had waited for it.
+            prepare_s: the part of the run that decoded its input, which says nothing of the next run.
         """
         if entries and queue.advisor is not None and entries[0].had_alternative:
             queue.advisor.note(sum(entry.rows for entry in entries), run_s, len(entries) > 1)
-        queue.recent_run_s += RECENT_SHARE * (run_s - queue.recent_run_s)
+        queue.recent_run_s += RECENT_SHARE * (run_s - prepare_s - queue.recent_run_s)
         flow = queue.flow
         flow.service_time += run_s
         flow.busy -= 1

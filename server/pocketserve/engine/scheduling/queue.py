@@ -104,7 +104,7 @@ class Scheduler:
             return self.policy.remove(queue, entry)
 
     def finish(
-        self, queue: EntryQueue, session: Session, run_s: float, entries: Sequence[Entry] = ()
+        self, queue: EntryQueue, session: Session, run_s: float, entries: Sequence[Entry] = (), prepare_s: float = 0.0
     ) -> list[QueueEntry]:
         """Note that a run of these entries has ended, and give its session and slot to whoever is next.
 
@@ -112,7 +112,7 @@ class Scheduler:
             Those who lead the next runs; the caller has each begun.
         """
         with self.lock:
-            self.policy.finish(queue, session, run_s, entries)
+            self.policy.finish(queue, session, run_s, entries, prepare_s)
             if not self.policy.contenders:
                 return []
             if self._thread is None:  # it could not be started
@@ -301,7 +301,8 @@ class ModelQueue:
         entry.queue_ns = started - entry.submitted_ns
         if entry.steps is not None:
             entry.steps.popleft()
-        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, (entry,) if has_waited else ())
+        members = (entry,) if has_waited else ()
+        leaders = self.scheduler.finish(self._entries, session, run_ns / 1e9, members, entry.prepare_ns / 1e9)
         following: list[QueueEntry] = []
         if leaders:
             if entry.keeps_thread and leaders[0].keeps_thread:
