@@ -124,9 +124,9 @@ def test_the_memory_of_a_body_is_used_for_the_next_of_its_size(local, monkeypatc
 
 
 def test_answers_that_wait_come_before_the_end(local, until):
-    started = local()
+    started = local(socket_inflight=60)
     with started.connect(receive_buffer=4096) as peer:
-        sent = [peer.ask("GET /openapi.json") for _ in range(20)]
+        sent = [peer.ask("GET /openapi.json") for _ in range(60)]
         until(lambda: started.server.connections == 1)
         [connection] = started.server._connections
         until(lambda: connection._inflight.last_id == sent[-1] and not len(connection._inflight))
