@@ -6,6 +6,7 @@ import io
 import struct
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,20 @@ def test_formats(case: str) -> None:
     pixels = read(saved(two_halves(mode), case.split()[0], **options), width=8, height=4)
     assert (pixels.shape, pixels.dtype) == ((4, 8, 3), np.uint8)
     assert near(pixels[2, 1], RED) and near(pixels[2, 6], BLUE)
+
+
+@pytest.mark.parametrize("case", ["JPEG", "PNG", "BMP"])
+def test_a_file_is_not_copied(case: str) -> None:
+    """It is read piece by piece where it was received; of a GIF and a WebP more is taken at once."""
+    mode, options = FORMATS[case]
+    file = saved(two_halves(mode), case, **options) + bytes(1 << 22)
+    read(file)  # what the first picture imports stays
+    tracemalloc.start()
+    try:
+        read(file)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "PPM", "ICO", "TGA"])

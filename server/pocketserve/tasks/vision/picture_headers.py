@@ -24,23 +24,23 @@ _MARKER = re.compile(rb"\xff([^\x00\x01\xff\xd0-\xd7])")
 """The start of a JPEG segment, or the picture's start or end: not stuffing, TEM or a restart."""
 
 
-def size_to_hold(body: bytes) -> tuple[int, int] | None:
+def size_to_hold(body: bytes | memoryview) -> tuple[int, int] | None:
     """Return width and height of what the decoder must hold whole, however small the result; None if not known.
 
     A GIF's first frame may be larger than its screen, and Pillow allocates both on opening. Of a WebP it allocates the
     canvas twice, in four bytes a pixel: 34 bytes of a file can ask for 2 GiB. A JPEG counts where the decoder needs
     several scans for a picture: then it holds all coefficients, whatever scale it is asked for.
     """
-    if body.startswith((b"GIF87a", b"GIF89a")) and len(body) >= 13:
+    if body[:6] in (b"GIF87a", b"GIF89a") and len(body) >= 13:
         return _gif_size(body)
-    if body.startswith(b"RIFF") and body[8:12] == b"WEBP":
+    if body[:4] == b"RIFF" and body[8:12] == b"WEBP":
         return _webp_canvas(body)
-    if body.startswith(b"\xff\xd8\xff"):
+    if body[:3] == b"\xff\xd8\xff":
         return _multi_scan_jpeg_size(body)
     return None
 
 
-def _gif_size(body: bytes) -> tuple[int, int]:
+def _gif_size(body: bytes | memoryview) -> tuple[int, int]:
     """Return the size of the screen with the first frame in it.
 
     Reads as Pillow does, also where the file is malformed: what it would allocate is what counts.
@@ -71,7 +71,7 @@ def _gif_size(body: bytes) -> tuple[int, int]:
     return width, height
 
 
-def _webp_canvas(body: bytes) -> tuple[int, int] | None:
+def _webp_canvas(body: bytes | memoryview) -> tuple[int, int] | None:
     """Return the canvas, which the first chunk tells; libwebp refuses frames that are larger."""
     kind, start = body[12:16], body[20:30]
     if len(start) < 10:
@@ -87,7 +87,7 @@ def _webp_canvas(body: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _multi_scan_jpeg_size(body: bytes) -> tuple[int, int] | None:
+def _multi_scan_jpeg_size(body: bytes | memoryview) -> tuple[int, int] | None:
     """Return the size where the first scan does not bring the whole picture. The rule is libjpeg's."""
     components, size, progressive = 0, (0, 0), False
     for step, (marker, at) in enumerate(_jpeg_segments(body)):
@@ -119,7 +119,7 @@ def scans_of(body: bytes) -> int:
     return sum(1 for _ in itertools.islice(scans, MAX_SCANS + 1))
 
 
-def _jpeg_segments(body: bytes) -> Iterator[tuple[int, int]]:
+def _jpeg_segments(body: bytes | memoryview) -> Iterator[tuple[int, int]]:
     """Yield the markers of a JPEG file and where what belongs to them begins, read as libjpeg does."""
     at = 2
     while match := _MARKER.search(body, at):

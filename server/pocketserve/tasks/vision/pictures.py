@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -139,18 +139,18 @@ def _open(body: memoryview, max_pixels: int) -> Image:
         return PIL.Image.fromarray(pixels)
     from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of, size_to_hold  # late: tensors need none
 
-    file = bytes(body)  # Pillow takes bytes, and shares them
-    early = size_to_hold(file)  # opening a GIF or WebP already allocates
+    start = bytes(body[:12])
+    early = size_to_hold(body)  # opening a GIF or WebP already allocates
     if early is not None:
         _make_room(early, max_pixels)
-        if file.startswith(b"RIFF") and early[0] * early[1] > WEBP_PIXELS:
+        if start.startswith(b"RIFF") and early[0] * early[1] > WEBP_PIXELS:
             width, height = early
             raise invalid_input(f"the WebP has {width}x{height} pixels; the limit is {WEBP_PIXELS}: send a JPEG")
-    is_heif = file[4:8] == b"ftyp" and file[8:12] in HEIF_BRANDS
+    is_heif = start[4:8] == b"ftyp" and start[8:] in HEIF_BRANDS
     if is_heif:
         _register_heif()
     try:
-        image = PIL.Image.open(CheckedFile(file), formats=("HEIF",) if is_heif else FORMATS)
+        image = PIL.Image.open(cast("IO[bytes]", CheckedReader(body)), formats=("HEIF",) if is_heif else FORMATS)
     except PIL.UnidentifiedImageError:
         if is_heif:
             raise invalid_input("the HEIC picture is damaged or of a kind that pillow-heif cannot read") from None
@@ -162,7 +162,7 @@ def _open(body: memoryview, max_pixels: int) -> Image:
         # The decoder walks over all pixels again for each scan, and a scan takes 14 bytes of a file.
         pixels_count = max(1, image.width * image.height)
         maximum = min(MAX_SCANS, FULL_SIZE_SCANS * max(max_pixels, EXACT_PIXELS) // pixels_count)
-        if scans_of(file) > maximum:
+        if scans_of(bytes(body)) > maximum:
             raise invalid_input(f"the JPEG file has more scans than the {maximum} that its size allows; save it anew")
     elif early is None:  # already asking a PNG for its EXIF data decodes it
         _make_room(image.size, max_pixels)
@@ -194,19 +194,39 @@ def _make_room(size: tuple[int, int], max_pixels: int) -> None:
     hold_bytes(width * height * BYTES_PER_PIXEL)
 
 
-class CheckedFile(io.BytesIO):
-    """A file with a checkpoint each time that a decoder or an encoder works on with it."""
+class CheckedReader(io.RawIOBase):
+    """A picture's file where it was received, with a checkpoint each time that a decoder works on with it."""
 
-    def __init__(self, file: bytes = b"") -> None:
-        super().__init__(file)
-        self._left = len(file) + 2 if file.startswith(b"BM") else MAX_READS  # a BMP's runs are read byte by byte
+    def __init__(self, file: memoryview) -> None:
+        self._file, self._at = file, 0
+        self._left = len(file) + 2 if bytes(file[:2]) == b"BM" else MAX_READS  # a BMP's runs are read byte by byte
 
     def read(self, size: int | None = -1) -> bytes:
         checkpoint()
         self._left -= 1
         if self._left < 0:
             raise invalid_input(f"the picture file consists of more than {MAX_READS} pieces; save it anew")
-        return super().read(size)
+        end = len(self._file) if size is None or size < 0 else self._at + size
+        piece = bytes(self._file[self._at : end])
+        self._at += len(piece)
+        return piece
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position = offset + (0, self._at, len(self._file))[whence]
+        if position < 0:
+            raise ValueError("a position before the file's first byte")
+        self._at = position
+        return position
+
+    def tell(self) -> int:
+        return self._at
+
+    def seekable(self) -> bool:
+        return True
+
+
+class CheckedFile(io.BytesIO):
+    """A file with a checkpoint each time that an encoder works on with it."""
 
     def write(self, data: Buffer, /) -> int:
         checkpoint()
