@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketserve.engine.lifecycle.byte_budget import ByteBudget
 from pocketserve.engine.lifecycle.memory import Resident, choose_evictions, expired_keys, next_expiry, trimming
 
 
@@ -130,7 +131,7 @@ def test_heaps_shrink_while_memory_is_given_back_and_keep_for_later_what_they_di
     library = Glibc()
     with trimming(library):
         assert library.calls == [(-3, 32 << 20), (-1, 0)]
-    assert library.calls[2:] == [(0,), (-3, 32 << 20), (-1, 64 << 20)]
+    assert library.calls[2:] == [(-3, 32 << 20), (-1, 0), (0,), (-3, 32 << 20), (-1, 64 << 20)]
 
 
 @pytest.mark.parametrize(("known", "calls"), [(-104, [-104]), (-101, [-104, -101])])
@@ -152,11 +153,14 @@ def anonymous_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
-@pytest.mark.alone
-@pytest.mark.skipif(
+reads_memory = pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists() or not hasattr(ctypes.CDLL(None), "malloc_trim"),
     reason="memory is read from /proc, and glibc's is looked at",
 )
+
+
+@pytest.mark.alone
+@reads_memory
 def test_what_a_thread_frees_inside_goes_back_to_the_system():
     """Blocks of a size that glibc keeps, in the heap of a thread that lives on: what ``malloc_trim`` does not reach."""
 
@@ -171,4 +175,24 @@ def test_what_a_thread_frees_inside_goes_back_to_the_system():
         assert anonymous_bytes() - before > 40 << 20
         with trimming():
             blocks.clear()
+        assert anonymous_bytes() - before < 4 << 20
+
+
+@pytest.mark.alone
+@reads_memory
+def test_a_thread_that_ends_a_large_reservation_gives_back_what_it_freed():
+    budget = ByteBudget(64 << 20)
+
+    def decode() -> int:
+        reservation = budget.acquire(48 << 20, lambda: None)
+        pixels = [bytearray(b"1") * (6 << 20) for _ in range(8)]
+        most = anonymous_bytes()
+        pixels.clear()
+        budget.release(reservation)
+        return most
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(decode).result()
+        before = anonymous_bytes()
+        assert thread.submit(decode).result() - before > 40 << 20
         assert anonymous_bytes() - before < 4 << 20

@@ -17,13 +17,12 @@ CHECK_S = 0.05  # how often a request that waits asks whether its answer is stil
 class ByteBudget:
     """A number of bytes that requests share; who finds no room waits, first come, first served.
 
-    Once the last large holder is gone, memory that was freed goes back to the system.
+    When a large holder ends, memory that it has freed goes back to the system.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._reserved = 0
-        self._large = 0
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
 
@@ -38,7 +37,6 @@ class ByteBudget:
         ``check`` is called before each wait, and raises once nobody wants the answer.
         """
         count = min(count, self.size)
-        large = count >= memory.LARGE_BYTES
         ticket = object()
         with self._changed:
             self._waiting.append(ticket)
@@ -47,26 +45,15 @@ class ByteBudget:
                     check()
                     self._changed.wait(CHECK_S)
                 self._reserved += count
-                self._large += large
-                first = large and self._large == 1
             finally:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()  # the next one may fit beside this one
-        try:
-            if first:
-                memory.trim_on_free()
-        except BaseException:
-            self.release(count)
-            raise
         return count
 
     def release(self, count: int) -> None:
         """Give back what :meth:`acquire` returned."""
-        large = count >= memory.LARGE_BYTES
         with self._changed:
             self._reserved -= count
-            self._large -= large
-            last = large and self._large == 0
             self._changed.notify_all()
-        if last:
+        if count >= memory.LARGE_BYTES:
             memory.trim()

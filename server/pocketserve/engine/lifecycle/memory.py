@@ -13,6 +13,9 @@ LARGE_BYTES = 16 * 2**20
 _PURGE, _PURGE_ALL = -101, -104  # M_PURGE (Android 9) and M_PURGE_ALL (Android 14) of bionic's malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 
+_TRIM_BLOCK = 128 * 1024
+"""Twice the block from which on glibc's ``free`` looks at the end of the thread's heap."""
+
 _GLIBC_MOST_KEPT = 64 * 2**20
 """Where glibc arrives by itself once large blocks were freed: it keeps so much, and maps blocks from half of it on."""
 
@@ -74,9 +77,11 @@ def trim_on_free(library: Any = None) -> None:
 
 
 def trim(library: Any = None) -> None:
-    """Give back what the C library has kept until now, and let it keep again."""
+    """Give back what the C library has kept until now, of other threads' heaps all but the end; let it keep again."""
     library = library or _c_library()
     if hasattr(library, "malloc_trim"):
+        trim_on_free(library)
+        bytearray(_TRIM_BLOCK)  # freed at once: malloc_trim leaves the end of a thread's heap
         library.malloc_trim(0)
     elif hasattr(library, "mallopt") and not library.mallopt(_PURGE_ALL, 0):  # 0: a system that does not know it
         library.mallopt(_PURGE, 0)
