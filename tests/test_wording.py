@@ -33,6 +33,11 @@ def test_what_others_say_is_cut_between_words() -> None:
     assert excerpt("") == ""
 
 
+def test_what_others_say_has_no_addresses() -> None:
+    """The same fault is told in the same words each time; other numbers stay."""
+    assert excerpt("rewriter <function gemm at 0x7f91e72da2a0>: 0x10 rows") == "rewriter <function gemm>: 0x10 rows"
+
+
 def test_what_a_mistake_may_have_meant() -> None:
     """Parts of names first, since people leave out the rest; nothing where nothing is alike."""
     known = ["http_port", "socket_port", "host"]

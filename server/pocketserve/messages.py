@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 
 MAX_WORD = 40
@@ -15,6 +16,8 @@ SERVES_ON = "serves on as it was loaded: "
 
 LOADS_ANEW = "its files changed; its next request loads it anew"
 """What follows :data:`SERVES_ON` where nothing speaks against the change."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def plural(number: int, singular: str, many: str = "") -> str:
@@ -35,8 +38,11 @@ def label_list(labels: Iterable[str]) -> str:
 
 
 def excerpt(text: object, maximum: int = 300) -> str:
-    """Return another program's words as a part of a sentence: on one line, cut between words, without a full stop."""
-    line = " ".join(str(text).split())
+    """Return another program's words as a part of a sentence: on one line, cut between words, without a full stop.
+
+    Addresses in memory are left out: they differ from run to run.
+    """
+    line = _ADDRESS.sub("", " ".join(str(text).split()))
     if len(line) <= maximum:
         return line.rstrip(".: ")
     head, _, word = line[: maximum + 1].rpartition(" ")

@@ -74,6 +74,16 @@ def test_no_way_is_one_sentence(format: str, kind: str, quantize: str, message: 
     assert (caught.value.message, caught.value.nearest) == (message, nearest)
 
 
+def test_a_tool_is_quoted_without_addresses() -> None:
+    """A refusal is the same in each run, and keeps the tool's whole text for its detail."""
+    text = "rewriter <function rewrite_gemm at 0x7f91e72da2a0>:\n exception list index out of range"
+    error = ConversionRequest(Path("a.tflite"), "tflite", Path("a.onnx")).refusal("tf2onnx", text)
+    assert error.message == (
+        "tf2onnx cannot convert a.tflite: rewriter <function rewrite_gemm>: exception list index out of range"
+    )
+    assert error.detail == text
+
+
 def test_names_of_kinds() -> None:
     """All stands for none in particular; a mistyped one is told what it may mean."""
     assert check_kinds("all") == [] and check_kinds("onnx, tflite,onnx") == ["onnx", "tflite"]

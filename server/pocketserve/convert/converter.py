@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pocketserve.messages import excerpt
+
 QUANTIZE_MODES = ("none", "fp16", "dynamic", "int8", "int16x8")
 """As it is; weights in half floats; weights in int8; weights and sums in int8; int16 between layers of int8 weights."""
 
@@ -135,7 +137,7 @@ class ConversionRequest:
 
     def refusal(self, tool: str, text: str, reason: str = "", nearest: str = "") -> ConversionError:
         """Return the error of a tool that cannot convert this; without a reason, its own text says why."""
-        message = f"{tool} cannot convert {self.title}: {reason or ' '.join(text.split())[:300]}"
+        message = f"{tool} cannot convert {self.title}: {reason or excerpt(text)}"
         return ConversionError(message, detail=text, nearest=nearest)
 
     def to_json(self) -> str:
