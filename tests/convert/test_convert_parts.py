@@ -29,6 +29,7 @@ from pocketserve.convert.environments import ENVIRONMENTS, MARKER, Environment, 
 from pocketserve.convert.plan import check_kinds, environment_of, plans_for, reachable_kinds
 from pocketserve.convert.publish import NewVersion, choose_name, publish
 from pocketserve.convert.registry import converters
+from pocketserve.convert.tools.tensorflow_model import missing_operators
 from pocketserve.convert.verify import BOUNDS, check_agreement, compare_outputs, doubts
 from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.scan import scan
@@ -82,6 +83,14 @@ def test_a_tool_is_quoted_without_addresses() -> None:
         "tf2onnx cannot convert a.tflite: rewriter <function rewrite_gemm>: exception list index out of range"
     )
     assert error.detail == text
+
+
+def test_operators_that_tools_of_tensorflow_miss() -> None:
+    """Each tool says it in its own words, TensorFlow.js in two ways."""
+    missing = "Unsupported Ops in the model before optimization\nErfc, Betainc"
+    assert missing_operators(ValueError(missing)) == ["Erfc, Betainc"]
+    assert missing_operators(ValueError("Unsupported Ops: Erfc")) == ["Erfc"]
+    assert missing_operators(ValueError("tf.Erfc, FlexErfc")) == ["Erfc"]
 
 
 def test_names_of_kinds() -> None:

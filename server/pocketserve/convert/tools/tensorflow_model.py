@@ -111,5 +111,6 @@ def missing_operators(error: Exception) -> list[str]:
     import re
 
     text = str(error)
-    matches: Any = re.findall(r"\btf\.([A-Z]\w+)|Flex(\w+)|Unsupported Ops: ([\w, ]+)|op ([A-Z]\w+) is not", text)
+    unsupported = r"Unsupported Ops[^:\n]*[:\n]\s*([\w, ]+)"
+    matches: Any = re.findall(rf"\btf\.([A-Z]\w+)|Flex(\w+)|{unsupported}|op ([A-Z]\w+) is not", text)
     return sorted({name for groups in matches for name in groups if name})
