@@ -82,6 +82,9 @@ def _quantized(prepared: Path, request: ConversionRequest, original: _Model, nam
     try:
         calibration = None
         if quantizer.need_calibration:
+            if operators := original.control_flow():
+                reason = f"TFLite in {request.quantize} has no operator for {operators[0]}"
+                raise request.refusal(CONVERTER.name, reason, reason, _NEAREST)
             names = names or original.signature_names([tensor.name for tensor in request.inputs])
             samples = [{names[n]: array for n, array in sample.items()} for sample in sample_inputs(request)]
             calibration = _ranges(prepared, quantizer, {original.signature_key(): samples})
@@ -157,6 +160,14 @@ class _Model:
         """Return the signature's name of each of the main graph's inputs, given the callers' names in its order."""
         by_tensor = {entry.tensorIndex: entry.name.decode() for entry in self._signature().inputs}
         return {name: by_tensor[index] for name, index in zip(names, self._graph().inputs, strict=True)}
+
+    def control_flow(self) -> list[str]:
+        """Return the operators that run graphs of their own: the tool leaves these in float32, and what is in them not.
+
+        Such a file does not load.
+        """
+        codes = {code.builtinCode for code in self._model.operatorCodes}
+        return [name for name in ("WHILE", "IF") if getattr(self._schema.BuiltinOperator, name) in codes]
 
     def count_integers(self) -> int:
         """Return how many tensors are stored or computed in small integers."""
