@@ -143,3 +143,30 @@ def test_mobile_from_torchscript_and_back(tmp_path: Path) -> None:
             converter.close()
         assert conversion.version == f"{kind}-from-{version}"
         assert conversion.agreement is not None and conversion.agreement.error < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torchscript_of_unknown_ranks(tmp_path: Path) -> None:
+    """The exporter that traces cannot turn such a tensor round; the one for exported programs can."""
+    import torch
+
+    class Turned(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.unflatten(-1, (3, 1)).transpose(1, 2) * 2
+
+    folder = tmp_path / "models" / "odd"
+    folder.mkdir(parents=True)
+    torch.jit.trace(Turned(), torch.rand(2, 3)).save(folder / "odd.ts")
+    (folder / "model.toml").write_text(MANIFEST.partition("[versions")[0].format(shape="[-1, 3]"))
+    conversion = convert(tmp_path, folder.parent, "onnx", "torch.onnx")
+    assert conversion.agreement is not None and conversion.agreement.error < 1e-6
+    assert any("one row" in note for note in conversion.notes)
+
+
+def test_what_the_tracing_exporter_refuses() -> None:
+    """The sentence names what it cannot do, not the operator that made the value."""
+    from pocketserve.convert.tools.pytorch import _sentence
+
+    text = "Unsupported: ONNX export of transpose for tensor of unknown rank.  [The node has kind 'onnx::Reshape'.]"
+    sentence = _sentence("ONNX", text, RuntimeError(text))
+    assert sentence == "ONNX has no counterpart of the operator transpose for tensor of unknown rank"

@@ -26,6 +26,9 @@ CONVERTERS = (
 
 OPSET = 18
 _OPERATOR = re.compile(r"(?:aten|prims|prim|torchvision|quantized|onnx)::[\w.]+")
+_UNSUPPORTED = re.compile(r"ONNX export of (?:operator )?([^.,:\[\n]+)")
+"""What the older ONNX exporter cannot do. The operators that it names after that only made the value."""
+
 _LAYER = re.compile(r"""(?:L\['self'\]|self)\.([\w.\[\]']+)""")
 _DATA_DEPENDENT = ("data-dependent", "DataDependent", "GuardOnDataDependentSymNode", "unbacked symint", "u0")
 _SINGLE_ROW = "it takes one row at a time, because the model's own code fixes the number of rows"
@@ -140,24 +143,37 @@ def _ways(torch: Any, model: PytorchModel) -> Iterator[tuple[Any, tuple[Any, ...
 
 
 def _write_onnx(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
-    """Write an ONNX file by the exporter that is built on torch.export, else by the older one, which traces."""
-    first: Exception | None = None
-    names = {
-        "input_names": [example.name for example in model.examples],
-        "output_names": [tensor.name for tensor in request.outputs],
-    }
-    if request.format in ("torch", "pt2"):
+    """Write an ONNX file by the exporter that is built on torch.export, else by the older one, which traces.
+
+    TorchScript takes them in the other order: its exported program would take one row at a time.
+    """
+    exporters = [_write_exported, _write_traced]
+    if request.format == "torchscript":
+        exporters.reverse()
+    faults = []
+    for write in exporters:
         try:
-            program, notes = _exported(torch, model, request)
-            exported = torch.onnx.export(program, dynamo=True, optimize=True, verbose=False, **names)
-            exported.save(str(request.output), external_data=False)
-            return {"exporter": "dynamo", "opset": OPSET}, notes
+            return write(torch, model, request)
         except Exception as error:
-            first = error
+            faults.append(error)
+    traced = faults.pop(exporters.index(_write_traced))
+    nearest = "--to ptl" if request.format == "torchscript" else "--to torchscript"
+    with _faults("ONNX", nearest, None if request.format == "torchscript" else faults[0]):
+        raise traced
+
+
+def _write_exported(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
+    program, notes = _exported(torch, model, request)
+    exported = torch.onnx.export(program, dynamo=True, optimize=True, verbose=False, **_names(model, request))
+    exported.save(str(request.output), external_data=False)
+    return {"exporter": "dynamo", "opset": OPSET}, notes
+
+
+def _write_traced(torch: Any, model: PytorchModel, request: ConversionRequest) -> Written:
     shapes = {example.name: example.shape for example in model.examples}
     shapes |= {tensor.name: tensor.shape for tensor in request.outputs}
     free = {name: axes for name, shape in shapes.items() if (axes := _free_axes(name, shape))}
-    with _faults("ONNX", "--to torchscript", first), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             model.module,
@@ -166,9 +182,16 @@ def _write_onnx(torch: Any, model: PytorchModel, request: ConversionRequest) -> 
             dynamo=False,
             opset_version=OPSET,
             dynamic_axes=free or None,
-            **names,
+            **_names(model, request),
         )
     return {"exporter": "legacy", "opset": OPSET}, ()
+
+
+def _names(model: PytorchModel, request: ConversionRequest) -> dict[str, list[str]]:
+    return {
+        "input_names": [example.name for example in model.examples],
+        "output_names": [tensor.name for tensor in request.outputs],
+    }
 
 
 def _free_axes(name: str, shape: tuple[int, ...]) -> dict[int, str]:
@@ -198,8 +221,9 @@ def _sentence(target: str, text: str, error: Exception) -> str:
             f"{target} needs sizes and branches that do not depend on values, and {_place(text)} of this model has "
             "some; export what comes before it, and let the server's task decode that"
         )
-    operator = _OPERATOR.search(text)
-    if operator is not None:
+    if unsupported := _UNSUPPORTED.search(text):
+        return f"{target} has no counterpart of the operator {unsupported[1]}"
+    if operator := _OPERATOR.search(text):
         return f"{target} has no counterpart of the operator {operator[0]}{_in_layer(text)}"
     return f"{target} cannot be made{_in_layer(text)}: {excerpt(error)}"
 
