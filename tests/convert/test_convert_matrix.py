@@ -139,7 +139,8 @@ class Workshop:
             shutil.rmtree(conversion.path)  # it is no version, which the next cell would replace
             return WRITTEN
         trust_one(self.models, cell.folder, self.state)  # a program of torch.export is code
-        samples = np.load(next(home.glob("samples/*.npz")))
+        with np.load(next(home.glob("samples/*.npz"))) as file:
+            samples = dict(file)
         task = "image-classification" if cell.model == "digits" else "tensors"
         original = self._answers(cell.folder, conversion.source, samples)
         result = self._answers(cell.folder, conversion.version, samples)
@@ -160,7 +161,7 @@ class Workshop:
         assert self._converter is not None
         return self._converter
 
-    def _answers(self, model: str, version: str, samples: Any) -> dict[str, Any]:
+    def _answers(self, model: str, version: str, samples: dict[str, Any]) -> dict[str, Any]:
         """What the server answers to the first samples, one at a time."""
         answers: dict[str, list[Any]] = {}
         datatypes = {"float32": "FP32", "int32": "INT32", "int64": "INT64"}
@@ -168,7 +169,7 @@ class Workshop:
             inputs = [
                 {"name": name, "shape": [1, *samples[name].shape[1:]], "datatype": datatypes[str(samples[name].dtype)],
                  "data": samples[name][row].ravel().tolist()}
-                for name in samples.files
+                for name in samples
             ]  # fmt: skip
             path = f"/v2/models/{model}/versions/{version}/infer"
             response = self._server.call("POST", path, json={"inputs": inputs})

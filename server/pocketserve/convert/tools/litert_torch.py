@@ -38,8 +38,9 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
 
     source = load_pytorch(torch, request)
     values = tuple(e.value[:1] if e.shape[:1] == (-1,) else e.value for e in source.examples)
+    wide = any(tensor.datatype == "INT64" for tensor in (*request.inputs, *request.outputs))
     try:
-        model = litert_torch.convert(_exportable(torch, source.module, values), values)
+        model = litert_torch.convert(_exportable(torch, source.module, values), values, enable_x64=wide)
     except Exception as error:  # any of PyTorch's, JAX's and MLIR's
         raise _refusal(request, error) from error
     inputs = {example.name: f"args_{at}" for at, example in enumerate(source.examples)}
