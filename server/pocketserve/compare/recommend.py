@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pocketserve.cli.output import human_bytes
-from pocketserve.compare.statistics import Estimate, least_provable_loss, median_ratio
+from pocketserve.compare.statistics import Estimate, least_provable_loss, time_ratio
 from pocketserve.messages import plural
 
 SAME_SPEED, SAME_SPEED_IN_NOISE = 1.1, 1.25
@@ -14,7 +14,7 @@ SAME_SPEED, SAME_SPEED_IN_NOISE = 1.1, 1.25
 always, and where chance explains the rest."""
 
 RULE = (
-    "the fastest version that is not measurably worse than the reference (p < 0.05, paired), by the median time of the "
+    "the fastest version that is not measurably worse than the reference (p < 0.05, paired), by the mean time of the "
     f"model's run; of versions within {SAME_SPEED - 1:.0%} of it, or {SAME_SPEED_IN_NOISE - 1:.0%} where that may be "
     "chance, the smallest file."
 )
@@ -30,9 +30,10 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
     good = {name: facts for name, facts in versions.items() if not facts["test"]["worse"]}
     if not good:
         return {"version": None, "rule": RULE, "sentences": "No version answers as it should. Nothing is recommended."}
-    medians = {name: [_median(turn) for turn in facts["samples"]["run_ms"]] for name, facts in good.items()}
-    fastest = min(good, key=lambda name: good[name]["run_ms"]["p50"]["value"])
-    ratios = {name: median_ratio(medians[name], medians[fastest]) for name in good}
+    times = {name: [sum(turn) / len(turn) for turn in facts["samples"]["run_ms"]] for name, facts in good.items()}
+    against_first = {name: time_ratio(times[name], next(iter(times.values()))).value for name in good}
+    fastest = min(good, key=lambda name: against_first[name])
+    ratios = {name: time_ratio(times[name], times[fastest]) for name in good}
     equal = [name for name, ratio in ratios.items() if ratio.value <= _same_speed(ratio)]
     best = min(equal, key=lambda name: (good[name]["file_bytes"], name != result["default"], name))
     choices = {
@@ -43,7 +44,7 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
         "equally_fast": equal,
         "rule": RULE,
     }
-    return {**choices, "sentences": _sentences(result, choices, medians)}
+    return {**choices, "sentences": _sentences(result, choices, times)}
 
 
 def _same_speed(ratio: Estimate) -> float:
@@ -60,23 +61,23 @@ def _most_accurate(versions: Mapping[str, Any], best: str) -> str | None:
     return max(scores, key=lambda name: (scores[name], name == best), default=None)
 
 
-def _sentences(result: Mapping[str, Any], choices: Mapping[str, Any], medians: Mapping[str, list[float]]) -> str:
+def _sentences(result: Mapping[str, Any], choices: Mapping[str, Any], times: Mapping[str, list[float]]) -> str:
     versions, best, default = result["versions"], choices["version"], result["default"]
     facts, fastest = versions[best], choices["fastest"]
     speed = f"its run takes {facts['run_ms']['p50']['value']:.3g} ms"
     if best == default:
         first = f"Keep {best}, the default version: {speed}"
         if best != fastest:
-            first += f", {_against(median_ratio(medians[fastest], medians[best]))} {fastest}, whose file is not smaller"
-        elif len(medians) > 1:
+            first += f", {_against(time_ratio(times[fastest], times[best]))} {fastest}, whose file is not smaller"
+        elif len(times) > 1:
             first += ", and none that answers as well is faster"
         return f"{first}. {_second_sentence(result, choices)}"
     first = f"Serve {best}: {speed}"
-    if default in medians:
-        first += f", {_against(median_ratio(medians[default], medians[best]))} {default}, the default version"
+    if default in times:
+        first += f", {_against(time_ratio(times[default], times[best]))} {default}, the default version"
     if facts["file_bytes"] < versions.get(default, facts)["file_bytes"]:
         first += f", with {human_bytes(facts['file_bytes'])} instead of {human_bytes(versions[default]['file_bytes'])}"
-    if default not in medians:
+    if default not in times:
         reason = "is measurably worse" if default in versions else "was not compared"
         first += f"; {default}, the default version, {reason}"
     return f"{first}. {_second_sentence(result, choices)}"
@@ -126,8 +127,3 @@ def _provable(number: int) -> str:
     if number < least:
         return f"cannot show a loss, which takes {least}"
     return f"can show a loss from {least / number:.1%} on"
-
-
-def _median(values: list[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]

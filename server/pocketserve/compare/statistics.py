@@ -53,12 +53,15 @@ def percentiles(turns: Sequence[Sequence[float]], shares: Sequence[float] = (0.5
     return [Estimate(float(v), *_interval(column)) for v, column in zip(values, drawn.T, strict=True)]
 
 
-def median_ratio(times: Sequence[float], reference: Sequence[float]) -> Estimate:
-    """Return the median of ``times / reference`` by round, with its interval by the bootstrap over rounds.
+def time_ratio(times: Sequence[float], reference: Sequence[float]) -> Estimate:
+    """Return the geometric mean of ``times / reference`` by round, with its interval by the bootstrap over rounds.
 
-    Both were measured in the same rounds, right after each other: what slowed one round down slowed down both.
+    Both were measured in the same rounds, right after each other: what slowed one round down slowed down both. A median
+    would jump where a run is now fast, now slow, in about as many rounds each. A geometric mean is the same whichever
+    of the two is the reference (Fleming and Wallace, Communications of the ACM 29, 1986, pages 218-221).
     """
-    return bootstrap(np.asarray(times, float) / np.asarray(reference, float), np.median)
+    ratios = np.log(np.asarray(times, float) / np.asarray(reference, float))
+    return Estimate(*(None if end is None else math.exp(end) for end in bootstrap(ratios, np.mean)))
 
 
 def bootstrap(values: Array, statistic: Callable[..., Array]) -> Estimate:
