@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from benchmarks.evidence.subjects import SUBJECTS
 from pocketserve.cli.output import human_bytes
 from pocketserve.compare.report import number, with_interval
-from pocketserve.compare.statistics import Estimate, median_ratio
+from pocketserve.compare.statistics import Estimate, time_ratio
 
 HALF, QUARTER = (0.4, 0.6), (0.2, 0.3)
 """A share of the file counts as a half or a quarter up to a fifth of it more or less."""
@@ -115,7 +115,7 @@ def verdict(findings: Sequence[Finding], least: int = 1) -> str:
 
 def speed(versions: Mapping[str, Any], version: str, than: str) -> Estimate:
     """Return how many times as fast a version runs as another one, with the 95 % interval."""
-    return median_ratio(versions[than]["turn_medians_ms"], versions[version]["turn_medians_ms"])
+    return time_ratio(versions[than]["turn_medians_ms"], versions[version]["turn_medians_ms"])
 
 
 def _pairs(versions: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str]]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from pocketserve.compare.statistics import (
     bootstrap,
     least_provable_loss,
     mcnemar_exact,
-    median_ratio,
     paired_permutation,
     percentiles,
+    time_ratio,
     wilson,
 )
+
+times = st.floats(1e-3, 1e5)
 
 
 @pytest.mark.parametrize(("gains", "losses"), [(0, 0), (0, 1), (0, 6), (3, 3), (2, 9), (40, 71), (500, 600)])
@@ -97,13 +101,22 @@ def test_percentiles_of_all_samples() -> None:
 def test_a_ratio_is_taken_round_by_round() -> None:
     """What slows a whole round down does not blur it."""
     slow = np.array([1.0, 10.0, 1.0, 100.0, 1.0, 5.0, 1.0])
-    assert median_ratio(list(2 * slow), list(slow)) == (2.0, 2.0, 2.0)
+    assert time_ratio(list(2 * slow), list(slow)) == pytest.approx((2.0, 2.0, 2.0))
+
+
+@given(st.lists(st.tuples(times, times), min_size=1, max_size=30))
+def test_a_ratio_does_not_depend_on_which_is_the_reference(pairs: list[tuple[float, float]]) -> None:
+    """One version is as many times faster as the other is slower, in whatever order the rounds came."""
+    left, right = zip(*pairs, strict=True)
+    assert time_ratio(left, right).value * time_ratio(right, left).value == pytest.approx(1)
+    assert time_ratio(left[::-1], right[::-1]).value == pytest.approx(time_ratio(left, right).value)
 
 
 def test_too_few_turns_have_no_interval() -> None:
     """Of one turn its ends would be the number itself, and of five it would hold the median too seldom."""
     for number in (1, 5):
         assert percentiles([[1.0, 2.0, 3.0]] * number, [0.5]) == [(2.0, None, None)]
-        assert median_ratio([2.0] * number, [1.0] * number) == (2.0, None, None)
+        value, *ends = time_ratio([2.0] * number, [1.0] * number)
+        assert value == pytest.approx(2.0) and ends == [None, None]
     assert percentiles([[1.0, 2.0, 3.0]] * 6, [0.5])[0].low is not None
     assert paired_permutation([0.5])[0] == (0.5, None, None)

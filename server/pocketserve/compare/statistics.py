@@ -60,8 +60,8 @@ def time_ratio(times: Sequence[float], reference: Sequence[float]) -> Estimate:
     would jump where a run is now fast, now slow, in about as many rounds each. A geometric mean is the same whichever
     of the two is the reference (Fleming and Wallace, Communications of the ACM 29, 1986, pages 218-221).
     """
-    ratios = np.log(np.asarray(times, float) / np.asarray(reference, float))
-    return Estimate(*(None if end is None else math.exp(end) for end in bootstrap(ratios, np.mean)))
+    ratios = np.asarray(times, float) / np.asarray(reference, float)
+    return bootstrap(ratios, _geometric_mean)
 
 
 def bootstrap(values: Array, statistic: Callable[..., Array]) -> Estimate:
@@ -128,6 +128,11 @@ def wilson(successes: int, number: int) -> Estimate:
     half = z / (1 + z * z / number) * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
     low, high = max(0.0, middle - half), min(1.0, middle + half)
     return Estimate(share, min(low, share), max(high, share))  # which rounding may put outside
+
+
+def _geometric_mean(values: Array, axis: int) -> Array:
+    mean: Array = np.exp(np.log(values).mean(axis=axis))
+    return mean
 
 
 def _draws(number: int) -> Array:
