@@ -239,10 +239,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
          * @return this
          */
         public Builder fallback(Builder other) {
-            if (notNull("fallback", other) == this || other.fallback != null) {
-                throw new IllegalArgumentException("a fallback is another server, and has no fallback itself");
-            }
-            this.fallback = other;
+            this.fallback = checkFallback(notNull("fallback", other));
             return this;
         }
 
@@ -359,17 +356,25 @@ public final class PocketServe extends BlockingCalls implements Closeable {
          *
          * @return a client to be closed when it is needed no more
          * @throws PocketServeException TOKEN_UNREADABLE
+         * @throws IllegalArgumentException the fallback was given a fallback after it was set
          */
         public PocketServe build() throws PocketServeException {
             Settings settings = settings();
             Link direct = createLink(this, settings);
             Link link = new RetryingLink(direct, settings.reconnectMs);
             if (fallback != null) {
-                Settings other = fallback.settings();
+                Settings other = checkFallback(fallback).settings();
                 link = new FallbackLink(direct, link, name(settings, transport),
                         createLink(fallback, other), name(other, fallback.transport));
             }
             return new PocketServe(this, settings, link);
+        }
+
+        private Builder checkFallback(Builder other) {
+            if (other == this || other.fallback != null) {
+                throw new IllegalArgumentException("a fallback is another server, and has no fallback itself");
+            }
+            return other;
         }
 
         private Settings settings() throws PocketServeException {

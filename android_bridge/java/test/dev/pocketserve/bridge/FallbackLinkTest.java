@@ -126,4 +126,12 @@ public class FallbackLinkTest {
             throw new AssertionError("taken");
         }
     }
+
+    @Test(timeout = LIMIT, expected = IllegalArgumentException.class)
+    public void aFallbackGetsNoneLaterEither() throws PocketServeException {
+        PocketServe.Builder other = PocketServe.builder();
+        PocketServe.Builder builder = PocketServe.builder().fallback(other);
+        other.fallback(PocketServe.builder());
+        builder.build();
+    }
 }
