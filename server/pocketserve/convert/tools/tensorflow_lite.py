@@ -92,6 +92,8 @@ def _set_quantization(tf: Any, converter: Any, request: ConversionRequest, sourc
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     operators = ", ".join(missing_operators(error)[:3])
     reason = f"TFLite has no operator for {operators}" if operators else " ".join(str(error).split())[:300]
-    nearest = "--to onnx" if request.quantize == "none" else "--to tflite --quantize dynamic, or --to onnx"
+    is_whole = request.quantize in ("int8", "int16x8")
+    dynamic_works = is_whole and (request.format == "keras" or not _WANTS_ROWS.search(str(error)))
+    nearest = "--to tflite --quantize dynamic, or --to onnx" if dynamic_works else "--to onnx"
     message = f"TensorFlow cannot convert {request.title} with --quantize {request.quantize}: {reason}"
     return ConversionError(message, detail=str(error), nearest=nearest)
