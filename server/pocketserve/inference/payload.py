@@ -49,7 +49,7 @@ class Prediction:
 
     Attributes:
         more: what the task answers beside the predictions, by name.
-        picture: the input with the answer drawn on it, a PNG file; None unless it was asked for.
+        picture: the input with the answer drawn on it, a PNG or JPEG file; None unless it was asked for.
     """
 
     __slots__ = ("model", "more", "picture", "predictions", "task", "timing", "version")
