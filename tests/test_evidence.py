@@ -143,7 +143,7 @@ def test_the_zoo_counts_for_the_one_path_to_tflite() -> None:
 
 def test_a_version_that_answers_otherwise_costs_accuracy() -> None:
     """It was refused, so that it is in no comparison; without it, only those that are good would be counted."""
-    refusal = "the result answers otherwise than the original: its outputs differ; what works: fp16"
+    refusal = "the result answers otherwise than the original: its outputs differ; try fp16"
     outcome = {"from": "torch", "kind": "tflite", "quantize": "int8", "refusal": refusal}
     evidence = Evidence({"diabetes": {"tflite-int8": outcome}}, [comparison("desktop", "digits", DIGITS)])
     found = [(f.model, f.what, f.holds) for f in findings_of("int8-accuracy", evidence)]

@@ -64,7 +64,7 @@ def test_a_version_with_its_accuracy(models: Path, capsys: pytest.CaptureFixture
 
 
 REFUSALS = {
-    "loss": ((*PRUNE, "--amount", "0.6"), "mean absolute error on 38 test samples went from .* what works: less --amo"),
+    "loss": ((*PRUNE, "--amount", "0.6"), "mean absolute error on 38 test samples went from .* try less --amo"),
     "format": ((*PRUNE, "--version", "tflite"), "takes an unconverted PyTorch model, and tflite is none"),
     "recipe": (("--recipe", "shrinking"), "'shrinking' is no recipe"),
     "student": ((*PRUNE, "--student", "model.py"), "magnitude-pruning takes no --student"),

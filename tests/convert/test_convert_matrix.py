@@ -133,7 +133,7 @@ class Workshop:
         except ConversionError as error:
             print(error.detail)
             assert sorted(home.rglob("*")) == before
-            return f"{error.message}; what works: {error.nearest}" if error.nearest else error.message
+            return f"{error.message}; try {error.nearest}" if error.nearest else error.message
         assert conversion.path.exists() and conversion.result_bytes > 0
         if not KINDS[cell.kind].served:
             shutil.rmtree(conversion.path)  # it is no version, which the next cell would replace

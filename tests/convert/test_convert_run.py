@@ -558,7 +558,7 @@ def test_an_interrupted_run(number: signal.Signals, folder: Path, tmp_path: Path
 def test_the_tools_own_words(folder: Path) -> None:
     """They stand behind --debug alone; the sentence names the layer, and the way that works."""
     assert command_words(folder, "refusal") == (
-        "pocketserve: the operator odd::op of layer conv1 is unknown; what works: --to onnx\n"
+        "pocketserve: the operator odd::op of layer conv1 is unknown; try --to onnx\n"
     )
     assert "a trace" in command_words(folder, "refusal", "--debug")
 
@@ -584,7 +584,7 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
                  str(MODELS / "digits/samples/7.png")]) == 0  # fmt: skip
     assert json.loads(capsys.readouterr().out)["predictions"][0]["label"] == "7"
     assert main(words) == 1
-    assert "it is TFLite already; what works: --quantize fp16" in capsys.readouterr().err
+    assert "it is TFLite already; try --quantize fp16" in capsys.readouterr().err
     assert main(["convert", "digits", "--models-dir", str(folder), "--to", "tflight"]) == 1
     assert "'tflight' is no kind of file; did you mean 'tflite'?" in capsys.readouterr().err
     assert main(["convert", "--on-device", "--json"]) == 0

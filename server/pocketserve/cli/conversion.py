@@ -99,4 +99,4 @@ def conversion_errors(options: argparse.Namespace) -> Iterator[None]:
 
 def refusal_sentence(error: ConversionError) -> str:
     """Return an error with the nearest way that works."""
-    return f"{error.message}; what works: {error.nearest}" if error.nearest else error.message
+    return f"{error.message}; try {error.nearest}" if error.nearest else error.message
