@@ -202,10 +202,10 @@ def test_a_page_of_a_busy_machine_says_so_and_marks_what_is_emulated() -> None:
     """The load that counts is that of machines whose times do."""
     quiet = page(Evidence({}, [comparison(machine, "digits", DIGITS) for machine in MACHINES]))
     assert "run, ms, EMULATED" in quiet
-    assert "Other work ran beside" not in quiet
+    assert "The load was up to" not in quiet
     busy = comparison("desktop", "digits", DIGITS)
     busy["device"]["load"] = 2.5
-    assert "the load was up to 2.5 on 2 cores" in page(Evidence({}, [busy]))
+    assert "The load was up to 2.5 on 2 cores" in page(Evidence({}, [busy]))
 
 
 def test_what_is_kept_of_a_comparison(tmp_path: Path) -> None:

@@ -95,8 +95,8 @@ def _machines(evidence: Evidence) -> Iterator[str]:
     cores = max((result["machine"]["desktop_cores"] for result in evidence.comparisons), default=1)
     if max(loads, default=0.0) >= cores:
         yield (
-            f"\n**Other work ran beside: the load was up to {max(loads):.1f} on {plural(cores, 'core')}.** Sizes and "
-            "answers stand; times hold beside that work only."
+            f"\n**The load was up to {max(loads):.1f} on {plural(cores, 'core')} before a comparison.** That may be "
+            "the one before it, or other work. Sizes and answers stand; times hold beside that work only."
         )
     yield ""
 
