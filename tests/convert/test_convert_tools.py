@@ -17,6 +17,7 @@ from pocketserve.convert.run import Conversion, ConversionSettings, ModelConvert
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelSource
 from pocketserve.runtimes.registry import format_named, runtime_for
+from pocketserve.runtimes.tfjs.packages import MODULES_VARIABLE
 from pocketserve.tensors import Array
 
 pytestmark = pytest.mark.convert
@@ -29,6 +30,7 @@ MAX_LOSS = 0.005
 def environments(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environments lie in the project's folder, unless the variable names another place."""
     monkeypatch.setenv(FOLDER_VARIABLE, os.environ.get(FOLDER_VARIABLE) or str(ROOT / ".converters"))
+    monkeypatch.setenv(MODULES_VARIABLE, str(ROOT / ".venv-all" / "tfjs"))  # `make test-convert` makes it
 
 
 def converted(models: Path, model: str, kind: str, **settings: object) -> Conversion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import random
 import sys
 import wave
@@ -312,6 +313,21 @@ def test_two_inputs_and_any_batch(opened: Opener):
         result["w"][:] = 99  # a weight that is an output is a copy
     for expected, got in kept:
         np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_operators_may_share_int8_weights(opened: Opener, caplog: pytest.LogCaptureFixture):
+    """ONNX Runtime refuses them with the option for exact sums, as in models that tf2onnx makes of quantised TFLite."""
+    weights = np.array([[100, -3], [50, 7]], np.int8)
+    zeros = [np.zeros((), np.uint8), np.zeros((), np.int8)]
+    arrays = [onnx.numpy_helper.from_array(a, name) for a, name in zip([weights, *zeros], "wzv", strict=True)]
+    multiply = [node("MatMulInteger", [x, "w", "z", "v"], [y]) for x, y in ("ac", "bd")]
+    inputs = [value(name, T.UINT8, [1, 2]) for name in "ab"]
+    session = opened(built(multiply, inputs, [value(name, T.INT32, [1, 2]) for name in "cd"], arrays))
+    a, b = np.array([[4, 3]], np.uint8), np.array([[1, 0]], np.uint8)
+    result = session.run({"a": a, "b": b})
+    np.testing.assert_array_equal(result["c"], a.astype(np.int32) @ weights)
+    np.testing.assert_array_equal(result["d"], b.astype(np.int32) @ weights)
+    assert "shares int8 weights" in caplog.text or platform.machine() not in ("x86_64", "AMD64")
 
 
 def test_arrays_need_not_be_contiguous_or_native(opened: Opener):

@@ -23,6 +23,8 @@ EXACT_SUMS = "session.x64quantprecision", "1"
 
 Source: ``kOrtSessionOptionsAvx2PrecisionMode`` of ONNX Runtime.
 """
+_SHARED_WEIGHTS = "Attempt to replace the existing tensor"
+"""In an error: operators share int8 weights, whose form for :data:`EXACT_SUMS` gets the same name twice (1.31.1)."""
 _NO_DEVICES = (CPU, "AzureExecutionProvider")  # the second one asks a server elsewhere
 
 
@@ -89,6 +91,16 @@ def open_native(ort: Any, path: Path, threads: int, providers: Sequence[str], re
 
 
 def _native(ort: Any, path: Path, threads: int, providers: Sequence[str]) -> Any:
+    try:
+        return _session(ort, path, threads, providers, EXACT_SUMS)
+    except Exception as error:
+        if _SHARED_WEIGHTS not in str(error):
+            raise
+    _log.warning("%s shares int8 weights: its sums may overflow on x86 processors without VNNI", path.name)
+    return _session(ort, path, threads, providers)
+
+
+def _session(ort: Any, path: Path, threads: int, providers: Sequence[str], *entries: tuple[str, str]) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -100,7 +112,8 @@ def _native(ort: Any, path: Path, threads: int, providers: Sequence[str]) -> Any
         # Spinning keeps a phone's cores awake.
         options.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
     options.add_session_config_entry("session.load_model_format", "ONNX")  # whatever its name: only that was checked
-    options.add_session_config_entry(*EXACT_SUMS)
+    for entry in entries:
+        options.add_session_config_entry(*entry)
     if providers:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return ort.InferenceSession(
