@@ -28,8 +28,9 @@ HEAD = """# Does converting pay? The evidence
 
 Written by `make evidence` from the results in `benchmarks/measurements/evidence`: every number and every verdict on
 this page is computed from them, and a test repeats that. [convert](convert.md) made the versions, each checked against
-its original, and [compare](compare.md) measured them; what its columns mean stands there. On your own device and model
-the answer may be another one: `pocketserve compare MODEL` gives it.
+its original, and [compare](compare.md) measured them; what its columns mean stands there. Of each turn its median is
+kept here, and times are compared by it. On your own device and model the answer may be another one:
+`pocketserve compare MODEL` gives it.
 """
 LIMITS = """## What this does not show
 

@@ -196,7 +196,7 @@ def test_clusters_are_the_only_weights() -> None:
 
 @pytest.mark.parametrize("name", ["static-quantization", "qat"])
 def test_code_that_branches_on_values(name: str) -> None:
-    """PyTorch cannot follow it: the sentence names the recipe and what works."""
+    """PyTorch cannot follow it: the sentence names the recipe and what to try."""
     import torch
 
     class Branching(torch.nn.Module):  # type: ignore[misc]

@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 from conftest import MODELS, ROOT, Server, start_server
+from pocketserve.cli.conversion import refusal_sentence
 from pocketserve.convert.converter import KINDS, QUANTIZE_MODES, ConversionError
 from pocketserve.convert.environments import ENVIRONMENTS, FOLDER_VARIABLE, ensure
 from pocketserve.convert.plan import SOURCE_ORDER, plans_for
@@ -133,7 +134,7 @@ class Workshop:
         except ConversionError as error:
             print(error.detail)
             assert sorted(home.rglob("*")) == before
-            return f"{error.message}; try {error.nearest}" if error.nearest else error.message
+            return refusal_sentence(error)
         assert conversion.path.exists() and conversion.result_bytes > 0
         if not KINDS[cell.kind].served:
             shutil.rmtree(conversion.path)  # it is no version, which the next cell would replace

@@ -556,7 +556,7 @@ def test_an_interrupted_run(number: signal.Signals, folder: Path, tmp_path: Path
 
 
 def test_the_tools_own_words(folder: Path) -> None:
-    """They stand behind --debug alone; the sentence names the layer, and the way that works."""
+    """They stand behind --debug alone; the sentence names the layer, and what to try."""
     assert command_words(folder, "refusal") == (
         "pocketserve: the operator odd::op of layer conv1 is unknown; try --to onnx\n"
     )
@@ -573,7 +573,7 @@ def command_words(folder: Path, fault: str, *options: str) -> str:
 
 
 def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real converter: half floats of the digits, in JSON; then a refusal, which names what works."""
+    """A real converter: half floats of the digits, in JSON; then a refusal, which names what to try."""
     shutil.copytree(MODELS / "digits", folder / "digits")
     words = ["convert", "digits", "--models-dir", str(folder), "--to", "tflite", "--version", "tflite"]
     assert main([*words, "--quantize", "fp16", "--json"]) == 0

@@ -98,5 +98,5 @@ def conversion_errors(options: argparse.Namespace) -> Iterator[None]:
 
 
 def refusal_sentence(error: ConversionError) -> str:
-    """Return an error with the nearest way that works."""
+    """Return an error with what to try instead."""
     return f"{error.message}; try {error.nearest}" if error.nearest else error.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from pocketserve.cli.output import human_bytes
@@ -30,9 +31,8 @@ def recommend(result: Mapping[str, Any]) -> dict[str, Any]:
     good = {name: facts for name, facts in versions.items() if not facts["test"]["worse"]}
     if not good:
         return {"version": None, "rule": RULE, "sentences": "No version answers as it should. Nothing is recommended."}
-    times = {name: [sum(turn) / len(turn) for turn in facts["samples"]["run_ms"]] for name, facts in good.items()}
-    against_first = {name: time_ratio(times[name], next(iter(times.values()))).value for name in good}
-    fastest = min(good, key=lambda name: against_first[name])
+    times = {name: [fmean(turn) for turn in facts["samples"]["run_ms"]] for name, facts in good.items()}
+    fastest = min(good, key=lambda name: geometric_mean(times[name]))
     ratios = {name: time_ratio(times[name], times[fastest]) for name in good}
     equal = [name for name, ratio in ratios.items() if ratio.value <= _same_speed(ratio)]
     best = min(equal, key=lambda name: (good[name]["file_bytes"], name != result["default"], name))
@@ -64,7 +64,7 @@ def _most_accurate(versions: Mapping[str, Any], best: str) -> str | None:
 def _sentences(result: Mapping[str, Any], choices: Mapping[str, Any], times: Mapping[str, list[float]]) -> str:
     versions, best, default = result["versions"], choices["version"], result["default"]
     facts, fastest = versions[best], choices["fastest"]
-    speed = f"its run takes {sum(times[best]) / len(times[best]):.3g} ms on average"
+    speed = f"its run takes {fmean(times[best]):.3g} ms on average"
     if best == default:
         first = f"Keep {best}, the default version: {speed}"
         if best != fastest:

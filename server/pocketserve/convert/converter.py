@@ -21,7 +21,7 @@ class ConversionError(Exception):
     Attributes:
         message: one sentence, which names the layer or operator where one is to blame.
         detail: the tool's own text, for ``--debug``.
-        nearest: the path that works instead, such as ``--to onnx``; empty where none is known.
+        nearest: what to try instead, such as ``--to onnx``; empty where none is known.
     """
 
     def __init__(self, message: str, *, detail: str = "", nearest: str = "") -> None:
