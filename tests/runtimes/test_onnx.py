@@ -26,6 +26,7 @@ from pocketserve.runtimes.base import ModelLoadError, ModelSource, RuntimeMissin
 from pocketserve.runtimes.onnx import check as onnx_check
 from pocketserve.runtimes.onnx.check import GraphFacts, check_model
 from pocketserve.runtimes.onnx.errors import is_about_sizes
+from pocketserve.runtimes.onnx.native import sums_overflow
 from pocketserve.runtimes.onnx.session import RUNTIME, OnnxRuntime, OnnxSession
 from pocketserve.tensors import TensorSpec
 
@@ -315,19 +316,40 @@ def test_two_inputs_and_any_batch(opened: Opener):
         np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
-def test_operators_may_share_int8_weights(opened: Opener, caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize("exact_sums", [True, False])
+def test_operators_may_share_int8_weights(exact_sums: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """ONNX Runtime refuses them with the option for exact sums, as in models that tf2onnx makes of quantised TFLite."""
     weights = np.array([[100, -3], [50, 7]], np.int8)
     zeros = [np.zeros((), np.uint8), np.zeros((), np.int8)]
     arrays = [onnx.numpy_helper.from_array(a, name) for a, name in zip([weights, *zeros], "wzv", strict=True)]
     multiply = [node("MatMulInteger", [x, "w", "z", "v"], [y]) for x, y in ("ac", "bd")]
     inputs = [value(name, T.UINT8, [1, 2]) for name in "ab"]
-    session = opened(built(multiply, inputs, [value(name, T.INT32, [1, 2]) for name in "cd"], arrays))
+    path = tmp_path / "m.onnx"
+    onnx.save(built(multiply, inputs, [value(name, T.INT32, [1, 2]) for name in "cd"], arrays), path)
+    session = OnnxRuntime(exact_sums=exact_sums).open(ModelSource(path))
     a, b = np.array([[4, 3]], np.uint8), np.array([[1, 0]], np.uint8)
     result = session.run({"a": a, "b": b})
     np.testing.assert_array_equal(result["c"], a.astype(np.int32) @ weights)
     np.testing.assert_array_equal(result["d"], b.astype(np.int32) @ weights)
-    assert "shares int8 weights" in caplog.text or platform.machine() not in ("x86_64", "AMD64")
+    assert ("share int8 weights" in caplog.text) == (exact_sums and platform.machine() in ("x86_64", "AMD64"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "overflow"),
+    [
+        ("x86_64", "fpu avx2 avx512f", True),
+        ("x86_64", "avx2 avx512_vnni", False),
+        ("AMD64", "avx2 avx_vnni", False),
+        ("AMD64", None, True),
+        ("aarch64", "asimd", False),
+    ],
+)
+def test_sums_overflow_on_x86_without_vnni(machine: str, flags: str | None, overflow: bool, tmp_path: Path):
+    """The option that keeps them exact takes four times as long, also where nothing would overflow."""
+    processor = tmp_path / "cpuinfo"
+    if flags is not None:
+        processor.write_text(f"processor\t: 0\nflags\t\t: {flags}\n", encoding="ascii")
+    assert sums_overflow(machine, processor) == overflow
 
 
 def test_arrays_need_not_be_contiguous_or_native(opened: Opener):

@@ -17,7 +17,7 @@ from pocketserve.runtimes.layer_outputs import LayerOutput, RunLayers
 from pocketserve.tensors import Array
 
 from .check import BUDGET, check_model
-from .native import CPU, EXACT_SUMS, import_package
+from .native import CPU, import_package
 
 _CONSTANT = frozenset({"Constant", "ConstantOfShape", "Shape", "Size"})
 _OF_INTEGERS = frozenset({"MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM"})
@@ -51,7 +51,6 @@ def open_onnx_layers(source: ModelSource) -> RunLayers:
     # Operators that were fused into one would have no results of their own.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-    options.add_session_config_entry(*EXACT_SUMS)
     native = ort.InferenceSession(data + _more_outputs(operators, declared), options, providers=[CPU])
     results = [output.name for output in native.get_outputs() if output.type in ("tensor(float)", "tensor(float16)")]
     order = [name for name in operators if name in results]

@@ -29,7 +29,7 @@ from pocketserve.tensors import Array, TensorSpec, byte_size
 
 from .check import GraphFacts, check_model
 from .errors import clean_text, explain_onnx_error, foreign_operator, is_about_sizes
-from .native import import_package, open_native, provider_options
+from .native import import_package, open_native, provider_options, sums_overflow
 from .operators import first_foreign
 from .tensors import TensorOutput, input_spec, object_array, output_of
 
@@ -38,13 +38,19 @@ MAX_PROPERTY_CHARS = 4 * 2**20
 
 
 class OnnxRuntime:
-    """Opens ``.onnx`` files with ONNX Runtime, which is imported from ``module``."""
+    """Opens ``.onnx`` files with ONNX Runtime.
+
+    Args:
+        module: what is imported as ONNX Runtime.
+        exact_sums: whether int8 sums are to be kept from overflowing; None where this processor needs it.
+    """
 
     platform = "onnxruntime_onnx"
     option_keys = frozenset({"providers", "required"})
 
-    def __init__(self, module: str = "onnxruntime") -> None:
+    def __init__(self, module: str = "onnxruntime", exact_sums: bool | None = None) -> None:
         self._module = module
+        self._exact_sums = sums_overflow() if exact_sums is None else exact_sums
 
     def open(self, source: ModelSource) -> OnnxSession:
         providers, required = provider_options(source)
@@ -56,7 +62,7 @@ class OnnxRuntime:
         if (foreign := first_foreign(facts.operators, facts.functions)) is not None:
             raise ModelLoadError(f"{path.name} {foreign_operator(*foreign, framework)}")
         with load_errors(lambda error: explain_onnx_error(path, framework, str(error))):
-            native, device = open_native(ort, path, source.threads, providers, required)
+            native, device = open_native(ort, path, source.threads, providers, required, self._exact_sums)
             return OnnxSession(ort, native, facts, framework, device)
 
 
