@@ -70,6 +70,12 @@ def test_a_run_that_is_now_fast_now_slow_counts_by_what_it_takes_on_average(fast
     assert (result["version"], result["fastest"]) == ("a", "a")
 
 
+def test_the_average_is_the_one_that_ranks() -> None:
+    """By the arithmetic mean b would take longer than a, and yet be called faster."""
+    said = recommended(a=in_turns(100, [1.0]), b=in_turns(100, [0.1], [3.0]))["sentences"]
+    assert said.startswith("Serve b: its run takes 0.548 ms on average, 1.8 times")
+
+
 def test_two_sentences_say_what_counts() -> None:
     """They name both versions, their times and sizes, the test, and what so few samples could have shown."""
     said = recommended(a=version(2, 2000, 0.9), b=version(1, 1000, 0.9), c=version(4, 500, 1.0))["sentences"]

@@ -15,9 +15,9 @@ SAME_SPEED, SAME_SPEED_IN_NOISE = 1.1, 1.25
 always, and where chance explains the rest."""
 
 RULE = (
-    "the fastest version that is not measurably worse than the reference (p < 0.05, paired), by the mean time of the "
-    f"model's run; of versions within {SAME_SPEED - 1:.0%} of it, or {SAME_SPEED_IN_NOISE - 1:.0%} where that may be "
-    "chance, the smallest file."
+    "the fastest version that is not measurably worse than the reference (p < 0.05, paired), by the geometric mean of "
+    f"its turns' times; of versions within {SAME_SPEED - 1:.0%} of it, or {SAME_SPEED_IN_NOISE - 1:.0%} where that may "
+    "be chance, the smallest file."
 )
 
 
@@ -64,7 +64,7 @@ def _most_accurate(versions: Mapping[str, Any], best: str) -> str | None:
 def _sentences(result: Mapping[str, Any], choices: Mapping[str, Any], times: Mapping[str, list[float]]) -> str:
     versions, best, default = result["versions"], choices["version"], result["default"]
     facts, fastest = versions[best], choices["fastest"]
-    speed = f"its run takes {fmean(times[best]):.3g} ms on average"
+    speed = f"its run takes {geometric_mean(times[best]):.3g} ms on average"
     if best == default:
         first = f"Keep {best}, the default version: {speed}"
         if best != fastest:

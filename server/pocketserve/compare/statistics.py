@@ -57,7 +57,7 @@ def time_ratio(times: Sequence[float], reference: Sequence[float]) -> Estimate:
     """Return the geometric mean of ``times / reference`` by round, with its interval by the bootstrap over rounds.
 
     Both were measured in the same rounds, right after each other: what slowed one round down slowed down both. A median
-    would jump where a run is now fast, now slow, in about as many rounds each. A geometric mean is the same whichever
+    would jump where a run is now fast, now slow, in about as many rounds each. A geometric mean ranks alike whichever
     of the two is the reference (Fleming and Wallace, Communications of the ACM 29, 1986, pages 218-221).
     """
     ratios = np.asarray(times, float) / np.asarray(reference, float)
