@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from benchmarks.evidence.subjects import SUBJECTS
@@ -186,8 +187,8 @@ def _same_answers(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _order(versions: Mapping[str, Any], paths: Mapping[str, str]) -> list[str]:
-    """Return the keys of ``paths``, whose values are versions, the one with the smallest median time first."""
-    return sorted(paths, key=lambda path: versions[paths[path]]["run_ms"]["p50"]["value"])
+    """Return the keys of ``paths``, whose values are versions, the fastest one first, as ``compare`` ranks them."""
+    return sorted(paths, key=lambda path: geometric_mean(versions[paths[path]]["turn_medians_ms"]))
 
 
 def _stand_in(evidence: Evidence) -> Iterator[Finding]:

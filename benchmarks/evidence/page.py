@@ -97,7 +97,7 @@ def _machines(evidence: Evidence) -> Iterator[str]:
     if max(loads, default=0.0) >= cores:
         yield (
             f"\n**The load was up to {max(loads):.1f} on {plural(cores, 'core')} before a comparison.** That may be "
-            "the one before it, or other work. Sizes and answers stand; times hold beside that work only."
+            "the one before it, or other work. Sizes and answers stand; if other work ran, times hold beside it only."
         )
     yield ""
 
