@@ -53,7 +53,7 @@ class ModelFormat(NamedTuple):
     magic: tuple[tuple[int, bytes], ...] = ()
     zipped: bool = False  # a file may be a zip archive, whose members tell it
     by_name: bool = False  # the name alone tells it, whatever the content
-    packages: tuple[str, ...] = ()  # Python packages of which one must be there
+    packages: tuple[str, ...] = ()  # Python packages of which one must be there, besides those that always are
     install: str = ""  # how to get one, on a desktop and in Termux
     # the same packages one by one, but for those that belong to another format
     frameworks: tuple[Requirement, ...] = ()

@@ -13,7 +13,14 @@ from pocketserve.runtimes.model_format import ModelFormat, Requirement
 if TYPE_CHECKING:
     from pocketserve.runtimes.base import Runtime
 
-FORMAT_PACKAGES = ("tflite", "onnx", "executorch", "torch", "tensorflow", "tfjs")
+FORMAT_PACKAGES = (
+    "tflite",
+    "onnx",
+    "executorch",
+    "torch",
+    "tensorflow",
+    "tfjs",
+)
 """Packages beside this module, each with its ``FORMATS``. To add a format: write its package and add it here."""
 
 
@@ -98,7 +105,7 @@ def missing_framework(format: ModelFormat) -> str | None:
         return format.missing()
     from importlib.util import find_spec  # late: not before the first model
 
-    if any(find_spec(package) is not None for package in format.packages):
+    if not format.packages or any(find_spec(package) is not None for package in format.packages):
         return None
     return f"no framework for {format.name} models is installed: {format.install}"
 
