@@ -44,7 +44,7 @@ def plans_for(format: str, kind: str, quantize: str, converters: Sequence[Conver
     """Return the ways from a format to a kind, the best first: one step before two, then the converters' order.
 
     Raises:
-        ConversionError: there is none; the sentence has the reason, and ``nearest`` what works instead.
+        ConversionError: there is none; the sentence has the reason, and ``nearest`` what to try instead.
     """
     direct = _direct(format, kind, quantize, converters)
     chains = [

@@ -23,6 +23,9 @@ CONVERTER = Converter(
 _FEW_BYTES = 1 << 16
 """A smaller file may have so few weights that what quantising adds is more: it is compared with the float one."""
 
+_WHOLE = ("int8", "int16x8")
+"""Modes in which sums are integers, too."""
+
 _WANTS_ROWS = re.compile("TensorList|Lowering tensor list ops")
 """In an error: a recurrent layer, whose steps the tool only knows for a fixed number of rows."""
 
@@ -38,8 +41,8 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
     try:
         return _convert(request, None)
     except ConversionError as refusal:
-        is_whole = request.quantize in ("int8", "int16x8")  # the tool crashes on these
-        if is_whole or request.format != "keras" or not _WANTS_ROWS.search(refusal.detail):
+        # With sums in integers the tool crashes on one row.
+        if request.quantize in _WHOLE or request.format != "keras" or not _WANTS_ROWS.search(refusal.detail):
             raise
     outcome = _convert(request, 1)
     return replace(outcome, notes=("it takes one row at a time, as TFLite's recurrent layers do",))
@@ -74,7 +77,7 @@ def _set_quantization(tf: Any, converter: Any, request: ConversionRequest, sourc
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if request.quantize == "fp16":
         converter.target_spec.supported_types = [tf.float16]
-    if request.quantize not in ("int8", "int16x8"):
+    if request.quantize not in _WHOLE:
         return
     sets = tf.lite.OpsSet
     whole = sets.TFLITE_BUILTINS_INT8
@@ -92,8 +95,7 @@ def _set_quantization(tf: Any, converter: Any, request: ConversionRequest, sourc
 def _refusal(request: ConversionRequest, error: Exception) -> ConversionError:
     operators = ", ".join(missing_operators(error)[:3])
     reason = f"TFLite has no operator for {operators}" if operators else " ".join(str(error).split())[:300]
-    is_whole = request.quantize in ("int8", "int16x8")
-    dynamic_works = is_whole and (request.format == "keras" or not _WANTS_ROWS.search(str(error)))
-    nearest = "--to tflite --quantize dynamic, or --to onnx" if dynamic_works else "--to onnx"
+    try_dynamic = request.quantize in _WHOLE and (request.format == "keras" or not _WANTS_ROWS.search(str(error)))
+    nearest = "--to tflite --quantize dynamic, or --to onnx" if try_dynamic else "--to onnx"
     message = f"TensorFlow cannot convert {request.title} with --quantize {request.quantize}: {reason}"
     return ConversionError(message, detail=str(error), nearest=nearest)

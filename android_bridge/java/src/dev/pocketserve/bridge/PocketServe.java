@@ -237,6 +237,7 @@ public final class PocketServe extends BlockingCalls implements Closeable {
          *
          * @param other describes that server: its address, transport and own token, which is never the first one's
          * @return this
+         * @throws IllegalArgumentException it is this server, or has a fallback itself
          */
         public Builder fallback(Builder other) {
             this.fallback = checkFallback(notNull("fallback", other));
