@@ -121,6 +121,14 @@ def test_a_model_of_one_row(tmp_path: Path) -> None:
     assert convert(tmp_path, models, "pt2").notes == ()
 
 
+def test_a_program_whose_rows_cannot_stay_open(tmp_path: Path) -> None:
+    """ExecuTorch's lowering fixes the rows of what is split: the program takes one at a time, and the note says so."""
+    models = made(tmp_path, "return torch.cat(self.inner(x).split([1, 2], 1)[::-1], 1)")
+    conversion = convert(tmp_path, models, "executorch")
+    assert conversion.agreement is not None and conversion.agreement.error < 1e-6
+    assert any("one row" in note for note in conversion.notes)
+
+
 def test_code_that_nobody_trusts(tmp_path: Path) -> None:
     """It is not run, and the sentence says how to allow it."""
     models = made(tmp_path, "return self.inner(x)")

@@ -57,7 +57,7 @@ def convert(request: ConversionRequest) -> ConversionOutcome:
         raise _refusal(request, faults[-1]) from faults[-1]
     request.output.write_bytes(content)
     single = rows == 1 and bool(faults)
-    notes = ("it takes one row at a time, because the model's own code fixes the number of rows",) if single else ()
+    notes = ("it takes one row at a time, because the tool cannot leave their number open",) if single else ()
     return ConversionOutcome(CONVERTER.name, version("executorch"), {"takes": way, "delegate": "xnnpack"}, notes=notes)
 
 
@@ -81,6 +81,8 @@ def _program(torch: Any, source: PytorchModel, request: ConversionRequest, rows:
             module = _quantized(program.module(), request, source.examples)
             program = torch.export.export(module, values, dynamic_shapes=shapes)
         lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    if rows > 1 and not any(size.is_Symbol for size in lowered.exported_program().range_constraints):
+        raise ValueError("lowering fixed the number of rows")  # as that of a split does: no other one would be taken
     return bytes(lowered.to_executorch().buffer)
 
 
