@@ -24,8 +24,7 @@ final class HttpLink implements Link {
 
     private final Settings settings;
     private final TimeLimit timeLimit = new TimeLimit();
-    private final Set<HttpURLConnection> underWay =
-            Collections.synchronizedSet(new HashSet<HttpURLConnection>());
+    private final Set<TimeLimit.Limit> underWay = Collections.synchronizedSet(new HashSet<TimeLimit.Limit>());
     private volatile boolean closed;
 
     HttpLink(Settings settings) {
@@ -57,11 +56,11 @@ final class HttpLink implements Link {
             throws PocketServeException, ConnectionBrokenException {
         final HttpURLConnection connection = open(request, deadline);
         final TimeLimit.Limit limit = timeLimit.disconnect(connection, deadline);
-        underWay.add(connection);
+        underWay.add(limit);
         cancellation.onCancel(new Runnable() {
             @Override
             public void run() {
-                limit.disconnectNow();
+                limit.giveUpRepeatedly();
             }
         });
         try {
@@ -69,13 +68,13 @@ final class HttpLink implements Link {
             if (closed || cancellation.isCancelled()) { // which may have come before there was what to disconnect
                 throw new IOException("given up");
             }
-            return converse(connection, request, deadline);
+            return converse(connection, request, deadline, limit);
         } catch (PocketServeException error) {
-            connection.disconnect();
+            limit.abandon();
             throw cancellation.isCancelled() ? Cancellation.cancelled(error) : error;
         } catch (IOException | RuntimeException error) {
             // The platform's own client has thrown about everything at answers that are no HTTP.
-            connection.disconnect();
+            limit.abandon();
             if (cancellation.isCancelled()) {
                 throw Cancellation.cancelled(error);
             }
@@ -85,16 +84,16 @@ final class HttpLink implements Link {
             throw new ConnectionBrokenException(
                     Faults.connectionLost(String.valueOf(error.getMessage()), error), false);
         } catch (OutOfMemoryError error) {
-            connection.disconnect();
+            limit.abandon();
             throw Answer.tooMuch(error);
         } catch (StackOverflowError error) {
             // The JDK's own client calls itself for each "100 Continue".
-            connection.disconnect();
+            limit.abandon();
             throw Answer.bad("there is no end to what comes before it", null);
         } finally {
             limit.end();
             cancellation.onCancel(null);
-            underWay.remove(connection);
+            underWay.remove(limit);
         }
     }
 
@@ -141,7 +140,8 @@ final class HttpLink implements Link {
         }
     }
 
-    private Answer converse(HttpURLConnection connection, Request request, Deadline deadline) throws IOException {
+    private Answer converse(
+            HttpURLConnection connection, Request request, Deadline deadline, TimeLimit.Limit limit) throws IOException {
         IOException writing = null;
         if (connection.getDoOutput()) {
             writing = write(connection, request);
@@ -160,8 +160,11 @@ final class HttpLink implements Link {
         if (status < 0) {
             throw new IOException("the answer is no HTTP");
         }
+        if (!limit.startReading()) {
+            throw new IOException("given up");
+        }
         InputStream in = status >= 400 ? connection.getErrorStream() : connection.getInputStream();
-        byte[] body = in == null ? new byte[0] : read(in, connection.getContentLength(), deadline);
+        byte[] body = in == null ? new byte[0] : read(in, connection.getContentLength(), deadline, limit);
         return answer(connection, status, body);
     }
 
@@ -184,30 +187,33 @@ final class HttpLink implements Link {
         }
     }
 
-    private byte[] read(InputStream in, int announced, Deadline deadline) throws IOException {
+    /** Reads a body and closes it. What ends early is disconnected by who started it, once. */
+    private byte[] read(InputStream in, int announced, Deadline deadline, TimeLimit.Limit limit) throws IOException {
         if (announced > settings.maxAnswerBytes) {
             throw tooLarge();
         }
-        try {
-            if (announced >= 0) {
-                return readExactly(in, announced, deadline);
-            }
-            ByteArrayOutputStream all = new ByteArrayOutputStream();
-            byte[] chunk = new byte[CHUNK_BYTES];
-            for (int count = in.read(chunk); count >= 0; count = in.read(chunk)) {
-                all.write(chunk, 0, count);
-                if (all.size() > settings.maxAnswerBytes) {
-                    throw tooLarge();
-                }
-                checkTime(deadline);
-            }
-            return all.toByteArray();
-        } finally {
-            in.close();
-        }
+        byte[] body = announced >= 0
+                ? readExactly(in, announced, deadline, limit)
+                : readToEnd(in, deadline, limit);
+        in.close();
+        return body;
     }
 
-    private static byte[] readExactly(InputStream in, int length, Deadline deadline) throws IOException {
+    private byte[] readToEnd(InputStream in, Deadline deadline, TimeLimit.Limit limit) throws IOException {
+        ByteArrayOutputStream all = new ByteArrayOutputStream();
+        byte[] chunk = new byte[CHUNK_BYTES];
+        for (int count = in.read(chunk); count >= 0; count = in.read(chunk)) {
+            all.write(chunk, 0, count);
+            if (all.size() > settings.maxAnswerBytes) {
+                throw tooLarge();
+            }
+            check(deadline, limit);
+        }
+        return all.toByteArray();
+    }
+
+    private static byte[] readExactly(InputStream in, int length, Deadline deadline, TimeLimit.Limit limit)
+            throws IOException {
         byte[] body = new byte[Math.min(length, FIRST_BODY_BYTES)];
         int filled = 0;
         while (filled < length) {
@@ -219,7 +225,7 @@ final class HttpLink implements Link {
                 throw new IOException("the answer ended after " + filled + " of " + length + " bytes");
             }
             filled += count;
-            checkTime(deadline);
+            check(deadline, limit);
         }
         // Reading the end as well lets the platform keep the connection.
         if (in.read() >= 0) {
@@ -228,9 +234,12 @@ final class HttpLink implements Link {
         return body;
     }
 
-    private static void checkTime(Deadline deadline) throws PocketServeException {
+    private static void check(Deadline deadline, TimeLimit.Limit limit) throws IOException {
         if (deadline.isOver()) {
             throw deadline.exceeded();
+        }
+        if (limit.isGivenUp()) {
+            throw new IOException("given up");
         }
     }
 
@@ -269,12 +278,12 @@ final class HttpLink implements Link {
     @Override
     public void close() {
         closed = true;
-        HttpURLConnection[] all;
+        TimeLimit.Limit[] all;
         synchronized (underWay) {
-            all = underWay.toArray(new HttpURLConnection[0]);
+            all = underWay.toArray(new TimeLimit.Limit[0]);
         }
-        for (HttpURLConnection connection : all) {
-            connection.disconnect();
+        for (TimeLimit.Limit limit : all) {
+            limit.giveUp();
         }
         timeLimit.close();
     }

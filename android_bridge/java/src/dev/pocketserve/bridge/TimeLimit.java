@@ -47,11 +47,17 @@ final class TimeLimit {
         return timer.scheduleWithFixedDelay(work, delayMs, REPEAT_MS, TimeUnit.MILLISECONDS);
     }
 
-    /** One call's. */
+    /**
+     * One call's. Giving up disconnects until the answer's body is read; then the reader asks {@link #isGivenUp()}. The
+     * JDK reads what is left of a body that another thread closes, and holds the stream's lock for as long as the peer
+     * sends a byte now and then: the reader would wait for it without end.
+     */
     final class Limit implements Runnable {
         private final HttpURLConnection connection;
         private Future<?> atDeadline;
         private volatile boolean ended;
+        private volatile boolean givenUp;
+        private volatile boolean reading;
 
         Limit(HttpURLConnection connection) {
             this.connection = connection;
@@ -59,15 +65,23 @@ final class TimeLimit {
 
         @Override
         public void run() {
-            if (ended) {
-                throw new CancellationException("the call has ended"); // and with it the repetition
+            giveUp();
+            if (ended || reading) {
+                throw new CancellationException("nothing is left to do"); // which ends the repetition
             }
-            connection.disconnect();
         }
 
-        /** Disconnects now, and again for as long as the call goes on. */
-        void disconnectNow() {
-            connection.disconnect();
+        /** Disconnects once, as long as no body is read. */
+        void giveUp() {
+            givenUp = true;
+            if (!reading && !ended) {
+                connection.disconnect();
+            }
+        }
+
+        /** Gives up now, and again for as long as the call goes on. */
+        void giveUpRepeatedly() {
+            giveUp();
             try {
                 repeat(this, REPEAT_MS);
             } catch (RejectedExecutionException closed) {
@@ -75,9 +89,35 @@ final class TimeLimit {
             }
         }
 
+        /** Leaves the connection to the thread that reads the body; returns false if the call was given up before. */
+        boolean startReading() {
+            reading = true; // before the look at the other one, as giveUp() sets its own first
+            return !givenUp;
+        }
+
+        boolean isGivenUp() {
+            return givenUp;
+        }
+
         void end() {
             ended = true;
             atDeadline.cancel(false);
+        }
+
+        /** Disconnects a call that failed. Where it was given up, the first disconnect may hold this one up: elsewhere. */
+        void abandon() {
+            if (!givenUp) {
+                connection.disconnect();
+                return;
+            }
+            Thread thread = new Thread("pocketserve-disconnect") {
+                @Override
+                public void run() {
+                    connection.disconnect();
+                }
+            };
+            thread.setDaemon(true);
+            thread.start();
         }
     }
 

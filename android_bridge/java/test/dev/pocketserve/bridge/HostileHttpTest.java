@@ -15,6 +15,7 @@ import java.nio.charset.Charset;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
+import java.util.concurrent.CountDownLatch;
 import org.junit.Test;
 
 /** A program that took the server's HTTP port answers with anything, slowly, or not at all: each call ends, with a code. */
@@ -131,6 +132,28 @@ public class HostileHttpTest {
                     drip(out, "HTTP/1.1 200 OK\r\n" + length + "\r\n", length.startsWith("T") ? "1\r\nx\r\n" : "x"));
                     PocketServe client = peer.client().timeoutMs(300).build()) {
                 ExpectedFailure.of(PocketServeException.TIMEOUT, client::models);
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void aCancelEndsABodyThatDrips() throws Exception {
+        for (String length : new String[] {"Content-Length: 90000\r\n", "Transfer-Encoding: chunked\r\n", ""}) {
+            CountDownLatch received = new CountDownLatch(10);
+            Cancellation cancellation = new Cancellation();
+            try (HostileServer peer = new HostileServer((in, out) -> {
+                send(out, "HTTP/1.1 200 OK\r\n" + length + "\r\n");
+                while (true) {
+                    send(out, length.startsWith("T") ? "1\r\nx\r\n" : "x");
+                    received.countDown();
+                    Thread.sleep(20);
+                }
+            }); PocketServe client = peer.client().timeoutMs(LIMIT).build()) {
+                peer.start(() -> {
+                    received.await();
+                    cancellation.cancel();
+                });
+                ExpectedFailure.of(PocketServeException.CANCELLED, () -> cancellation.run(client::models));
             }
         }
     }
