@@ -43,6 +43,8 @@ LIMITS = """## What this does not show
   second unconverted version were left out: a run has to end within minutes.
 - The public models have no labels for the public pictures and sounds, but for the digits: where there is no score,
   answers are held against the reference's.
+- `onnx-int8` ran with an option that keeps its sums exact, and costs time on x86 processors with VNNI, where the server
+  no longer sets it. Whether this processor has VNNI was not recorded: its times here may be too long.
 - A few models are not all models.
 """
 
