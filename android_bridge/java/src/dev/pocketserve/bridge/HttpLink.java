@@ -21,6 +21,8 @@ final class HttpLink implements Link {
     private static final int CHUNK_BYTES = 65_536;
     /** A longer body is given memory in steps, each twice the one before: anybody can announce much. */
     private static final int FIRST_BODY_BYTES = 1 << 20;
+    /** Android closes the socket under a body that is being read. The JDK waits for the reader. */
+    private static final boolean CLOSES_AT_ONCE = "Dalvik".equals(System.getProperty("java.vm.name"));
 
     private final Settings settings;
     private final TimeLimit timeLimit = new TimeLimit();
@@ -71,12 +73,18 @@ final class HttpLink implements Link {
             return converse(connection, request, deadline, limit);
         } catch (PocketServeException error) {
             limit.abandon();
+            if (closed) {
+                throw Faults.closed();
+            }
             throw cancellation.isCancelled() ? Cancellation.cancelled(error) : error;
         } catch (IOException | RuntimeException error) {
             // The platform's own client has thrown about everything at answers that are no HTTP.
             limit.abandon();
             if (cancellation.isCancelled()) {
                 throw Cancellation.cancelled(error);
+            }
+            if (closed) {
+                throw Faults.closed();
             }
             if (deadline.isOver() || error instanceof SocketTimeoutException) {
                 throw deadline.exceeded();
@@ -160,11 +168,15 @@ final class HttpLink implements Link {
         if (status < 0) {
             throw new IOException("the answer is no HTTP");
         }
-        if (!limit.startReading()) {
+        int announced = connection.getContentLength();
+        if (!CLOSES_AT_ONCE && (announced >= 0 || connection.getHeaderField("Transfer-Encoding") != null)) {
+            limit.startReading();
+        }
+        if (limit.isGivenUp()) {
             throw new IOException("given up");
         }
         InputStream in = status >= 400 ? connection.getErrorStream() : connection.getInputStream();
-        byte[] body = in == null ? new byte[0] : read(in, connection.getContentLength(), deadline, limit);
+        byte[] body = in == null ? new byte[0] : read(in, announced, deadline, limit);
         return answer(connection, status, body);
     }
 
@@ -187,7 +199,7 @@ final class HttpLink implements Link {
         }
     }
 
-    /** Reads a body and closes it. What ends early is disconnected by who started it, once. */
+    /** Reads a body and closes it. One that ends early is left to {@link TimeLimit.Limit#abandon()}. */
     private byte[] read(InputStream in, int announced, Deadline deadline, TimeLimit.Limit limit) throws IOException {
         if (announced > settings.maxAnswerBytes) {
             throw tooLarge();

@@ -47,11 +47,7 @@ final class TimeLimit {
         return timer.scheduleWithFixedDelay(work, delayMs, REPEAT_MS, TimeUnit.MILLISECONDS);
     }
 
-    /**
-     * One call's. Giving up disconnects until the answer's body is read; then the reader asks {@link #isGivenUp()}. The
-     * JDK reads what is left of a body that another thread closes, and holds the stream's lock for as long as the peer
-     * sends a byte now and then: the reader would wait for it without end.
-     */
+    /** One call's. Giving it up disconnects, but not while a body is read that another thread must not close. */
     final class Limit implements Runnable {
         private final HttpURLConnection connection;
         private Future<?> atDeadline;
@@ -71,11 +67,11 @@ final class TimeLimit {
             }
         }
 
-        /** Disconnects once, as long as no body is read. */
+        /** Disconnects once, unless the reader is to see it for itself. */
         void giveUp() {
             givenUp = true;
             if (!reading && !ended) {
-                connection.disconnect();
+                disconnect();
             }
         }
 
@@ -89,10 +85,13 @@ final class TimeLimit {
             }
         }
 
-        /** Leaves the connection to the thread that reads the body; returns false if the call was given up before. */
-        boolean startReading() {
-            reading = true; // before the look at the other one, as giveUp() sets its own first
-            return !givenUp;
+        /**
+         * Leaves the connection to the thread that reads the body, which asks {@link #isGivenUp()} from now on. The JDK
+         * reads on what is left of a body that another thread closes, and holds the stream's lock for as long as the
+         * peer sends a byte now and then: the reader would wait for it without end.
+         */
+        void startReading() {
+            reading = true; // before the reader looks at the other one, as giveUp() sets its own first
         }
 
         boolean isGivenUp() {
@@ -107,17 +106,25 @@ final class TimeLimit {
         /** Disconnects a call that failed. Where it was given up, the first disconnect may hold this one up: elsewhere. */
         void abandon() {
             if (!givenUp) {
-                connection.disconnect();
+                disconnect();
                 return;
             }
             Thread thread = new Thread("pocketserve-disconnect") {
                 @Override
                 public void run() {
-                    connection.disconnect();
+                    disconnect();
                 }
             };
             thread.setDaemon(true);
             thread.start();
+        }
+
+        private void disconnect() {
+            try {
+                connection.disconnect();
+            } catch (RuntimeException another) {
+                return; // a second thread was faster: the JDK does not expect two
+            }
         }
     }
 

@@ -159,6 +159,52 @@ public class HostileHttpTest {
     }
 
     @Test(timeout = LIMIT)
+    public void silenceInABodyIsBounded() throws Exception {
+        for (String length : new String[] {"Content-Length: 9\r\n", "Transfer-Encoding: chunked\r\n", ""}) {
+            try (HostileServer peer = new HostileServer((in, out) -> {
+                begin(out, length);
+                Thread.sleep(LIMIT);
+            }); PocketServe client = peer.client().timeoutMs(300).build()) {
+                ExpectedFailure.of(PocketServeException.TIMEOUT, client::models);
+            }
+        }
+    }
+
+    @Test(timeout = LIMIT)
+    public void cancelAndCloseEndSilenceInABody() throws Exception {
+        for (String length : new String[] {"Content-Length: 9\r\n", ""}) {
+            for (String code : new String[] {PocketServeException.CANCELLED, PocketServeException.CLOSED}) {
+                CountDownLatch silent = new CountDownLatch(1);
+                Cancellation cancellation = new Cancellation();
+                try (HostileServer peer = new HostileServer((in, out) -> {
+                    begin(out, length);
+                    silent.countDown();
+                    Thread.sleep(LIMIT);
+                }); PocketServe client = peer.client().timeoutMs(3000).build()) {
+                    peer.start(() -> {
+                        silent.await();
+                        end(code, client, cancellation);
+                    });
+                    ExpectedFailure.of(code, () -> cancellation.run(client::models));
+                }
+            }
+        }
+    }
+
+    private static void end(String code, PocketServe client, Cancellation cancellation) {
+        if (code.equals(PocketServeException.CLOSED)) {
+            client.close();
+        } else {
+            cancellation.cancel();
+        }
+    }
+
+    /** Sends a head, and the first byte of a body. */
+    private static void begin(OutputStream out, String length) throws IOException {
+        send(out, "HTTP/1.1 200 OK\r\n" + length + "\r\n" + (length.startsWith("T") ? "1\r\nx\r\n" : "x"));
+    }
+
+    @Test(timeout = LIMIT)
     public void aServerThatNeverReadsIsBounded() throws Exception {
         try (HostileServer peer = new HostileServer((in, out) -> Thread.sleep(LIMIT));
                 PocketServe client = peer.client().timeoutMs(300).build()) {
