@@ -81,9 +81,13 @@ def _program(torch: Any, source: PytorchModel, request: ConversionRequest, rows:
             module = _quantized(program.module(), request, source.examples)
             program = torch.export.export(module, values, dynamic_shapes=shapes)
         lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-    if rows > 1 and not any(size.is_Symbol for size in lowered.exported_program().range_constraints):
+    if _open_sizes(lowered.exported_program()) < _open_sizes(program):
         raise ValueError("lowering fixed the number of rows")  # as that of a split does: no other one would be taken
     return bytes(lowered.to_executorch().buffer)
+
+
+def _open_sizes(program: Any) -> int:
+    return sum(size.is_Symbol for size in program.range_constraints)
 
 
 def _with_rows(example: Example, rows: int) -> Any:

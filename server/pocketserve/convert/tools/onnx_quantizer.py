@@ -139,7 +139,8 @@ def _separate_weights(model: Any) -> None:
     """Give each operator vectors of its own: ONNX Runtime cannot load a file whose layers share one in int8.
 
     It shares alike ones itself, such as the scales of new layer normalisations. Its ``x64quantprecision``, which the
-    server needs, rewrites a shared one twice and fails ("Attempt to replace the existing tensor", 1.31.1).
+    server sets on x86-64 without VNNI, rewrites a shared one twice and fails ("Attempt to replace the existing tensor",
+    1.31.1).
     """
     vectors = {weight.name: weight for weight in model.graph.initializer if len(weight.dims) <= 1}
     users: dict[str, int] = {}

@@ -56,10 +56,10 @@ def import_package(module: str) -> Any:
 
 
 def sums_overflow(machine: str = platform.machine(), processor: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether ONNX Runtime's int8 sums overflow here, so that they are 12 % off: on x86 without VNNI.
+    """Return whether ONNX Runtime's int8 sums overflow here, so that they are 12 % off: on x86-64 without VNNI.
 
     Args:
-        processor: tells what an x86 processor can do; where there is no such file, VNNI counts as missing.
+        processor: tells what such a processor can do; where there is no such file, VNNI counts as missing.
     """
     if machine not in ("x86_64", "AMD64"):
         return False
