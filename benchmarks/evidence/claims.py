@@ -187,7 +187,7 @@ def _same_answers(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _order(versions: Mapping[str, Any], paths: Mapping[str, str]) -> list[str]:
-    """Return the keys of ``paths``, whose values are versions, the fastest one first, as ``compare`` ranks them."""
+    """Return the keys of ``paths``, whose values are versions, by the mean of their turns' medians, the least first."""
     return sorted(paths, key=lambda path: geometric_mean(versions[paths[path]]["turn_medians_ms"]))
 
 
