@@ -6,7 +6,7 @@ demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
 test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for dev $(PARALLEL)
 test-all: test ; $(PYTHON) tools/environment.py all tflite-runtime && .venv-all/bin/python -m pytest --for all $(PARALLEL) && .venv-tflite-runtime/bin/python -m pytest --for tflite-runtime $(PARALLEL)
 test-browser: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for browser -m browser tests/web tests/attacks/test_web_browser.py $(PARALLEL)
-test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python -m pytest --for convert tests/convert
+test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python -m pytest --for convert tests/convert tests/compress
 test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python -m pytest --for triton tests/scaleout/test_triton.py
 test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python -m pytest --for ray -m ray tests/scaleout
 test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64.py
