@@ -128,7 +128,7 @@ def test_other_classes_are_refused_before_keras_looks_them_up(
 ) -> None:
     changes = {"module": module, "class_name": name, "config": {"filepath": str(tmp_path)}, "registered_name": None}
     text = refusal(with_layer(plain, tmp_path / "m.keras", **changes))
-    assert "custom code or belongs to another version of Keras" in text or "Not allowed: a class of" in text
+    assert "which is custom code; export the model" in text or "Not allowed: a class of" in text
 
 
 def test_a_savedmodel_elsewhere_is_not_loaded(keras: Any, plain: Path, tmp_path: Path) -> None:

@@ -172,9 +172,10 @@ def _explain(name: str, title: str, saved_by: str, text: str) -> str:
                 f"{name} calls TensorFlow operators outside of layers ({unknown[1]}), which Keras 3 cannot read back"
                 f"{origin}; export it as SavedModel or .tflite with the TensorFlow that made it"
             )
+        other = "" if title == f"Keras {saved_by}" else f" or belongs to another version of Keras{origin}"
         return (
-            f"{name} needs {unknown[1]}, which is custom code or belongs to another version of Keras{origin}; export "
-            "the model as SavedModel or .tflite where that code is"
+            f"{name} needs {unknown[1]}, which is custom code{other}; export the model as SavedModel or .tflite where "
+            "that code is"
         )
     if option := _UNKNOWN_OPTION.search(text):
         options = f"{option[1]}: {option[2]}" if option[1] else f"{option[3]!r}"
