@@ -149,7 +149,8 @@ final class HttpLink implements Link {
     }
 
     private Answer converse(
-            HttpURLConnection connection, Request request, Deadline deadline, TimeLimit.Limit limit) throws IOException {
+            HttpURLConnection connection, Request request, Deadline deadline, TimeLimit.Limit limit)
+            throws IOException {
         IOException writing = null;
         if (connection.getDoOutput()) {
             writing = write(connection, request);

@@ -103,7 +103,7 @@ final class TimeLimit {
             atDeadline.cancel(false);
         }
 
-        /** Disconnects a call that failed. Where it was given up, the first disconnect may hold this one up: elsewhere. */
+        /** Disconnects a call that failed; a given up one on a thread that may wait for the first disconnect. */
         void abandon() {
             if (!givenUp) {
                 disconnect();
