@@ -16,9 +16,9 @@ from benchmarks.timing import QUICK, Effort, say
 FAST, SLOW = reference.WORK_LAYERS
 CONNECTIONS = 8
 SHARE_GOALS = {FAST: 0.9, SLOW: 0.5}
-"""The slow one's was 0.9 too, until it was measured: it gets 0.6 of its half, and the fast one 1.2 of its own. Runs
-that are under way at the same time share a core as the system's scheduler likes, which prefers whoever just woke up. So
-0.5 says that the slow one is not starved; that the core is shared equally nobody says."""
+"""The slow one's was 0.9 too, until it was measured. Runs that are under way at the same time share a core as the
+system's scheduler likes (decision 11). So 0.5 says that the slow one is not starved; that both get half of their rates
+nobody says."""
 
 MEDIAN_GOAL, P99_GOAL = 1.0, 2.0
 

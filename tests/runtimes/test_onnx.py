@@ -345,7 +345,7 @@ def test_operators_may_share_int8_weights(exact_sums: bool, tmp_path: Path, capl
     ],
 )
 def test_sums_overflow_on_x86_without_vnni(machine: str, flags: str | None, overflow: bool, tmp_path: Path):
-    """The option that keeps them exact takes four times as long, also where nothing would overflow."""
+    """The option that keeps them exact takes three to four times as long, also where nothing would overflow."""
     processor = tmp_path / "cpuinfo"
     if flags is not None:
         processor.write_text(f"processor\t: 0\nflags\t\t: {flags}\n", encoding="ascii")

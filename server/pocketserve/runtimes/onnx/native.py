@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 CPU = "CPUExecutionProvider"
 _EXACT_SUMS = "session.x64quantprecision", "1"
-"""Session entry for processors where :func:`sums_overflow`. On others it takes four times as long for the same sums.
+"""Session entry for processors where :func:`sums_overflow`. On others it takes three to four times as long.
 
 Source: ``kOrtSessionOptionsAvx2PrecisionMode`` of ONNX Runtime.
 """
