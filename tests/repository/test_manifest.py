@@ -111,6 +111,7 @@ WRONG: dict[str, list[Any]] = {
     "task": [1, "vision", "Tensors", "", ["tensors"], {}],
     "default_version": NOT_TEXT,
     "labels": NOT_LABELS,
+    "ignored_keys": ["do_pad", [1], 1, {}],
     "threads": [0, -1, 257, 1.0, True, "2", [1], 10**30],
     "instances": [0, 65, 1.0, False, "1"],
     "queue_limit": [0, 1025, 1.5, True, "64"],

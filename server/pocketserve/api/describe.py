@@ -84,6 +84,10 @@ def describe_model(
     metadata = _file_metadata(model)
     if problem := getattr(model.task, "problem", ""):
         metadata = {**metadata, "problem": problem}
+    if model.unknown_keys:
+        metadata = {**metadata, "unknown_keys": {name: list(keys) for name, keys in model.unknown_keys.items()}}
+    if model.assumed:
+        metadata = {**metadata, "assumed": list(model.assumed)}
     return description | ({"metadata": metadata} if metadata else {})
 
 

@@ -82,6 +82,7 @@ class Manifest(NamedTuple):
     feature_maximum: tuple[float, ...] = ()
     target_name: str = ""
     target_unit: str = ""
+    ignored_keys: tuple[str, ...] = ()  # unsupported keys of other tools' files that the owner knows to be irrelevant
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     versions: Mapping[str, VersionOptions] = {}
@@ -158,6 +159,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         feature_maximum=features.numbers("maximum", each="feature") or (),
         target_name=target.text("name"),
         target_unit=target.text("unit"),
+        ignored_keys=table.texts("ignored_keys"),
         inputs=_specs(table, "inputs"),
         outputs=_specs(table, "outputs"),
         versions=_versions(table),

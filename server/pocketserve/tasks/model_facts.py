@@ -44,6 +44,7 @@ class ModelFacts:
     sides: Mapping[Path, str] | None = None  # SHA-256 of the files beside the model, as they were tried
     weights: dict[str, int] = field(default_factory=dict)  # estimated bytes of labels and tokenizer, by name
     cache: dict[object, Any] = field(default_factory=dict)  # what several parts of a task ask for
+    assumed: list[str] = field(default_factory=list)  # settings that no file states, such as ``pixels 0..1``
 
     @property
     def memory_bytes(self) -> int:

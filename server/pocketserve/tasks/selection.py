@@ -7,9 +7,13 @@ import logging
 from pocketserve.task_registry import TASK_NAMES, task_named
 from pocketserve.tasks import tensors
 from pocketserve.tasks.base import Task
+from pocketserve.tasks.foreign.registry import reject_unsupported_keys
 from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 
 log = logging.getLogger(__name__)
+
+OWN_INPUT = (tensors.TASK.name, "custom")
+"""Tasks that read no configuration file of other tools."""
 
 
 def select_task(facts: ModelFacts) -> Task:
@@ -21,6 +25,8 @@ def select_task(facts: ModelFacts) -> Task:
     name = facts.manifest.task or next(n for n in TASK_NAMES if (fits := task_named(n).fits) and fits(facts))
     version = (facts.entry.name, facts.version.name)
     try:
+        if name not in OWN_INPUT:
+            reject_unsupported_keys(facts, name)
         task = task_named(name).create(facts)
     except MetadataError as error:
         if facts.manifest.task is not None:

@@ -156,6 +156,9 @@ def _print_metadata(metadata: dict[str, Any]) -> None:
     print("\nThe file says of itself:")
     texts = ("name", "description", "version", "author", "license", "problem")
     print_facts([(key, " ".join(str(metadata.get(key, "")).split())) for key in texts])
+    for name, keys in metadata.get("unknown_keys", {}).items():
+        print_facts([(f"not used of {name}", ", ".join(keys))])
+    print_facts([("assumed", "; ".join(metadata.get("assumed", ())))])
     for kind in ("inputs", "outputs"):
         for tensor in metadata.get(kind, ()):
             details = [tensor.get("content", "")]

@@ -43,6 +43,8 @@ class LoadedModel:
     feedback: Mapping[str, str]
     first_state: Mapping[str, Array]
     task_bytes: int
+    assumed: tuple[str, ...]
+    unknown_keys: Mapping[str, tuple[str, ...]]
 
     @property
     def inputs(self) -> Bindings:

@@ -10,6 +10,7 @@ from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Session
 from pocketserve.tasks.base import Task
+from pocketserve.tasks.foreign.registry import unknown_keys
 from pocketserve.tasks.model_facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve.tensors import Array, zeros
@@ -23,6 +24,8 @@ class Setup(NamedTuple):
     feedback: Mapping[str, str]  # the session's name of an input -> the output that it takes at the next step
     first_state: Mapping[str, Array]  # what these inputs are given before there was a step
     task_bytes: int  # what labels and tokenizers take, estimated
+    assumed: tuple[str, ...]  # settings that no file states, such as ``pixels 0..1``
+    unknown_keys: Mapping[str, tuple[str, ...]]  # keys of other tools' files that no table knows, by file
 
 
 def set_up(
@@ -33,7 +36,15 @@ def set_up(
     inputs, outputs = points[None]
     facts = read_facts(entry, version, session, max_image_pixels, source)
     task = select_task(facts)
-    return Setup(points, task, _feedback(entry, inputs, outputs), _first_state(entry, inputs), facts.memory_bytes)
+    return Setup(
+        entry_points=points,
+        task=task,
+        feedback=_feedback(entry, inputs, outputs),
+        first_state=_first_state(entry, inputs),
+        task_bytes=facts.memory_bytes,
+        assumed=tuple(facts.assumed),
+        unknown_keys=unknown_keys(facts),
+    )
 
 
 def read_facts(

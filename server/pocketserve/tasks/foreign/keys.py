@@ -1,0 +1,148 @@
+"""Checks a foreign configuration file against the table of its keys.
+
+A key that changes the input or the answer is either applied by a task, or it makes the model answer as tensors. It is
+never silently ignored.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+MAX_REPORTED = 20
+MAX_KEY_CHARS = 60
+MAX_VALUE_CHARS = 40
+
+
+class Effect(enum.Enum):
+    """Treatment of a key by the server."""
+
+    APPLIED = "a task reads it and does what it says"
+    HARMLESS = "it changes neither the input nor the answer"
+    UNSUPPORTED = "it changes the input or the answer, and is not supported"
+
+
+class Key(NamedTuple):
+    """A row of a table.
+
+    Attributes:
+        path: the key, with dots for keys of nested objects, such as ``size.shortest_edge``. ``*`` stands for any key
+            of an object, and for any item of a list.
+        effect: its treatment by the server.
+        source: the project and file that define its meaning.
+        neutral: values of an unsupported key that change nothing. None, False and a missing key never change anything.
+        tasks: the tasks for which an unsupported key matters; empty for all.
+    """
+
+    path: str
+    effect: Effect
+    source: str
+    neutral: tuple[object, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+
+class ForeignFile(NamedTuple):
+    """The table of one kind of file.
+
+    Attributes:
+        name: the file's name, relative to the model's folder.
+        keys: the rows. A more exact path comes before one with ``*``.
+        reports_unknown: whether keys without a row are worth a note. It is False for files that mostly describe
+            the network itself, which the model file contains already.
+    """
+
+    name: str
+    keys: tuple[Key, ...]
+    reports_unknown: bool = True
+
+
+class UnsupportedKey(NamedTuple):
+    """A key that changes the answer and is not supported."""
+
+    path: str
+    value: object
+
+    def __str__(self) -> str:
+        """Return the key and its value, shortened, for messages."""
+        text = repr(self.value)
+        if len(text) > MAX_VALUE_CHARS:
+            text = f"{text[: MAX_VALUE_CHARS - 1]}…"
+        return f"{self.path} = {text}"
+
+
+class Findings(NamedTuple):
+    """The result of checking one file.
+
+    Attributes:
+        unsupported: keys that change the answer and are not supported.
+        unknown: keys without a row in the table, sorted.
+    """
+
+    unsupported: tuple[UnsupportedKey, ...]
+    unknown: tuple[str, ...]
+
+
+def check_keys(table: ForeignFile, content: Mapping[str, Any], task: str = "") -> Findings:
+    """Check a file's content against its table.
+
+    Args:
+        table: the rows for this kind of file.
+        content: the parsed file.
+        task: the name of the task that reads it; empty checks the rows of all tasks.
+    """
+    rows = {row.path: row for row in table.keys}
+    unsupported: list[UnsupportedKey] = []
+    unknown: set[str] = set()
+    for path, value in _leaves(content, rows):
+        row = _row_of(path, rows)
+        if row is None:
+            unknown.add(path[:MAX_KEY_CHARS])
+        elif row.effect is Effect.UNSUPPORTED and _matters(row, value, task):
+            unsupported.append(UnsupportedKey(path, value))
+    reported = sorted(unknown)[:MAX_REPORTED] if table.reports_unknown else []
+    return Findings(tuple(unsupported[:MAX_REPORTED]), tuple(reported))
+
+
+def _leaves(content: Mapping[str, Any], rows: Mapping[str, Key], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each key with its dotted path; an object without a row of its own is entered if a row lies below it."""
+    for key, value in content.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and _row_of(path, rows) is None and _has_rows_below(path, rows):
+            yield from _leaves(value, rows, f"{path}.")
+        else:
+            yield path, value
+
+
+def _has_rows_below(path: str, rows: Mapping[str, Key]) -> bool:
+    parts = path.split(".")
+    for row_path in rows:
+        row_parts = row_path.split(".")
+        if len(row_parts) > len(parts) and _matches(row_parts[: len(parts)], parts):
+            return True
+    return False
+
+
+def _row_of(path: str, rows: Mapping[str, Key]) -> Key | None:
+    exact = rows.get(path)
+    if exact is not None:
+        return exact
+    parts = path.split(".")
+    for row_path, row in rows.items():
+        row_parts = row_path.split(".")
+        if len(row_parts) == len(parts) and _matches(row_parts, parts):
+            return row
+    return None
+
+
+def _matches(pattern: list[str], parts: list[str]) -> bool:
+    return all(expected in ("*", part) for expected, part in zip(pattern, parts, strict=True))
+
+
+def _matters(row: Key, value: object, task: str) -> bool:
+    """Return whether an unsupported key changes the answer of a task."""
+    if value is None or value is False:
+        return False
+    if any(type(value) is type(neutral) and value == neutral for neutral in row.neutral):
+        return False
+    return not row.tasks or not task or task in row.tasks

@@ -1,0 +1,52 @@
+"""The tables of foreign files, and the check of all files beside a model.
+
+To add a file: write its table in a module of this package and add it to :data:`TABLES`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.foreign import config_json
+from pocketserve.tasks.foreign.keys import ForeignFile, check_keys
+from pocketserve.tasks.model_facts import MetadataError, ModelFacts
+
+TABLES: tuple[ForeignFile, ...] = (config_json.TABLE,)
+
+
+def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
+    """Raise if a file beside the model asks for something that the task can't do.
+
+    ``ignored_keys`` in ``model.toml`` lists keys that the owner knows to be irrelevant.
+
+    Raises:
+        MetadataError: names the file and its keys; the model is then served as tensors.
+    """
+    for table in TABLES:
+        findings = check_keys(table, _content(facts, table), task)
+        keys = [finding for finding in findings.unsupported if finding.path not in facts.manifest.ignored_keys]
+        if keys:
+            listed = ", ".join(str(key) for key in keys)
+            raise MetadataError(
+                f"{table.name} beside the model has settings that are not supported: {listed}; if they don't "
+                f'matter, write ignored_keys = ["{keys[0].path}"] into model.toml'
+            )
+
+
+def unknown_keys(facts: ModelFacts) -> dict[str, tuple[str, ...]]:
+    """Return keys that no table knows, by file; files without such keys are left out."""
+    unknown = {}
+    for table in TABLES:
+        findings = check_keys(table, _content(facts, table))
+        if findings.unknown:
+            unknown[table.name] = findings.unknown
+    return unknown
+
+
+def _content(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
+    """Return the parsed file; empty if it is missing or damaged, which the task that needs it reports."""
+    try:
+        return facts.json_beside(table.name)
+    except ModelLoadError:
+        return {}
