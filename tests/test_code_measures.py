@@ -66,6 +66,8 @@ def test_a_count_that_rose_fails(
     limits.write_text('{"vague names": 0}')
     monkeypatch.setattr(measures, "ROOT", tmp_path)
     monkeypatch.setattr(measures, "LIMITS", limits)
+    monkeypatch.setattr(measures, "PLAIN_LIMITS", limits.with_name("plain.json"))
+    limits.with_name("plain.json").write_text("{}")
     monkeypatch.setattr("sys.argv", ["code_measures.py"])
     write(tmp_path, {"a.py": "x = 1\n"})
     assert measures.main() == 0
@@ -104,3 +106,51 @@ def test_long_sentences_of_a_page(measures: ModuleType, tmp_path: Path) -> None:
 def test_every_generated_page_exists(measures: ModuleType) -> None:
     """A name that is left out of the measures is a page."""
     assert [name for name in measures.text_measures.GENERATED if not (ROOT / name).is_file()] == []
+
+
+def plain_values(measures: ModuleType, root: Path) -> dict[str, float]:
+    """Return the values of the only package below ``root``."""
+    values: dict[str, float] = measures.plain_measures.measure(root)["server/pocketserve/tasks"]
+    return values
+
+
+def test_dense_lines_raise_the_measures_of_their_area(measures: ModuleType, tmp_path: Path) -> None:
+    write(tmp_path, {"tasks/__init__.py": "", "tasks/a.py": "def f(x):\n    return x\n"})
+    plain = plain_values(measures, tmp_path)
+    write(tmp_path, {"tasks/a.py": "def f(x):\n    return [y if y else 0 for y in x if (z := y)]\n"})
+    dense = plain_values(measures, tmp_path)
+    for name in ("nodes per line", "nodes per function, max", "compact expressions per 100 lines"):
+        assert dense[name] > plain[name]
+
+
+def test_words_of_docstrings_and_comments_are_measured(measures: ModuleType, tmp_path: Path) -> None:
+    source = '"""Tell what this is."""\nx = 1  # what comes next\n' + "#" * 101 + "\n"
+    write(tmp_path, {"tasks/__init__.py": "", "tasks/a.py": source})
+    values = plain_values(measures, tmp_path)
+    assert values["% of docstrings with 'what'"] == 100
+    assert values["words per docstring"] == 4
+    assert values["'what' per 1,000 words of comments"] == 333.3
+    assert values["% of lines over 100 columns"] == 33.3
+
+
+def test_classes_and_aliases_with_one_name_are_counted(measures: ModuleType, tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "class _Job: ...\n", "b.py": "Job = dict[str, int]\nLIMITS = {1}\n"})
+    counts = measures.plain_measures.measure_distributions(tmp_path)
+    assert counts["class names with several meanings in server"] == 1
+
+
+def test_imports_of_the_command_line_are_counted_outside_of_it(measures: ModuleType, tmp_path: Path) -> None:
+    source = "from pocketserve.cli.output import say\n"
+    write(tmp_path, {"cli/a.py": source, "compare/b.py": source})
+    counts = measures.plain_measures.measure_distributions(tmp_path)
+    assert counts["imports of the command line from below"] == 1
+
+
+def test_a_value_may_rise_to_its_target_but_not_above_both(measures: ModuleType) -> None:
+    plain = measures.plain_measures
+    assert plain.find_increases({"a": {"nodes per line": 5.5}}, {"a": {"nodes per line": 4.0}}) == []
+    assert plain.find_increases({"a": {"nodes per line": 7.0}}, {"a": {"nodes per line": 7.0}}) == []
+    assert plain.find_increases({"a": {"nodes per line": 7.1}}, {"a": {"nodes per line": 7.0}}) == [
+        "a: nodes per line: 7.1, at most 7"
+    ]
+    assert plain.find_increases({"new": {"nodes per line": 5.6}}, {}) == ["new: nodes per line: 5.6, at most 5.5"]

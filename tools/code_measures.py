@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import plain_measures
 import text_measures
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("server/pocketserve_wire", "server/pocketserve", "server/pocketserve_simulate", "client/pocketserve_client")
 LIMITS = Path(__file__).with_suffix(".json")
+PLAIN_LIMITS = plain_measures.LIMITS
 
 # Names that say that something happened, not what the value is.
 _VAGUE = """
@@ -99,7 +101,20 @@ def main() -> int:
     risen = [name for name, limit in limits.items() if counts.get(name, 0) > limit]
     for name in risen:
         print(f"{name}: the count rose; see Names in CONTRIBUTING.md", file=sys.stderr)
-    return bool(risen)
+    increases = _plain_increases()
+    for increase in increases:
+        print(f"{increase}; see Plain code in CONTRIBUTING.md", file=sys.stderr)
+    return bool(risen or increases)
+
+
+def _plain_increases() -> list[str]:
+    """Return the increases of the measures by area; ``--lower`` records values that fell."""
+    values = plain_measures.all_values(ROOT)
+    limits = plain_measures.read_limits(PLAIN_LIMITS)
+    increases = plain_measures.find_increases(values, limits)
+    if "--lower" in sys.argv[1:] and not increases:
+        plain_measures.record(values, PLAIN_LIMITS)
+    return increases
 
 
 if __name__ == "__main__":
