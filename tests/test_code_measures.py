@@ -150,7 +150,7 @@ def test_a_value_may_rise_to_its_target_but_not_above_both(measures: ModuleType)
     plain = measures.plain_measures
     assert plain.find_increases({"a": {"nodes per line": 5.5}}, {"a": {"nodes per line": 4.0}}) == []
     assert plain.find_increases({"a": {"nodes per line": 7.0}}, {"a": {"nodes per line": 7.0}}) == []
-    assert plain.find_increases({"a": {"nodes per line": 7.1}}, {"a": {"nodes per line": 7.0}}) == [
-        "a: nodes per line: 7.1, at most 7"
+    assert plain.find_increases({"a": {"nodes per line": 7.2}}, {"a": {"nodes per line": 7.0}}) == [
+        "a: nodes per line: 7.2, at most 7.1"
     ]
     assert plain.find_increases({"new": {"nodes per line": 5.6}}, {}) == ["new: nodes per line: 5.6, at most 5.5"]

@@ -2,6 +2,7 @@
 
     python tools/plain_measures.py           a table: one row per area, and the targets
     python tools/plain_measures.py AREA…     the densest functions of these areas
+    python tools/plain_measures.py --record  record today's values, after code was deleted or moved between areas
 
 ``code_measures.py`` fails when a value rises above both its target and the one recorded in ``plain_measures.json``.
 """
@@ -56,6 +57,8 @@ COMPACT_NODES = (
 FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMMAND_LINE = "pocketserve.cli"
 DECIMALS = 1
+TOLERANCE = 1.02
+"""Share of a recorded value that a value may reach: the means of an area move a little with every change."""
 
 TARGETS = {
     "nodes per line": 5.5,
@@ -256,7 +259,9 @@ def find_increases(values: dict[str, dict[str, float]], limits: dict[str, dict[s
     for area, measures in values.items():
         for name, value in measures.items():
             target = TARGETS.get(name, 0.0)
-            limit = max(target, limits.get(area, {}).get(name, target))
+            recorded = limits.get(area, {}).get(name, 0.0)
+            tolerance = TOLERANCE if name in TARGETS else 1.0
+            limit = max(target, round(recorded * tolerance, DECIMALS))
             if value > limit:
                 increases.append(f"{area}: {name}: {value:g}, at most {limit:g}")
     return increases
@@ -290,6 +295,9 @@ def print_table(measures: dict[str, dict[str, float]]) -> None:
 
 def main(areas: list[str]) -> int:
     """Print the table, or the densest functions of some areas; return the exit code."""
+    if areas == ["--record"]:
+        record(all_values(ROOT))
+        return 0
     for area in areas:
         for nodes, place in densest_functions(ROOT, area):
             print(f"{nodes:5} {place}")

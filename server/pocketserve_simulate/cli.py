@@ -31,7 +31,6 @@ examples:
   pocketserve simulate --device budget -- serve models          (then type: freeze 5)
   pocketserve simulate --events freeze@3+2,kill@8 -- serve models
   pocketserve simulate --scenario commute --report build/commute
-  pocketserve simulate --fleet 6 --ask digits --rate 10
 """
 
 
@@ -55,17 +54,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--scenario", metavar="NAME", help="instead of a command: commute, camera-live, worst-day, a file"
     )
     parser.add_argument("--report", metavar="FOLDER", help="where a scenario's report and picture go")
-    parser.add_argument("--json", action="store_true", help="print a scenario's or fleet's report as JSON")
-    parser.add_argument("--fleet", type=int, metavar="N", help="so many phones at once, each with a server")
-    fleet = parser.add_argument_group("options of --fleet")
-    fleet.add_argument("--ask", metavar="MODEL", help="ask each phone this model, and compare the answers")
-    fleet.add_argument("--inputs", action="append", default=[], metavar="INPUT", help="file, folder or JSON [samples]")
-    fleet.add_argument("--profiles", default="", metavar="LIST", help="devices, in turn [budget,mid,flagship]")
-    fleet.add_argument("--roll-out", metavar="VERSION", help="give some phones this version, then all or none")
-    fleet.add_argument(
-        "--share", type=float, default=0.25, metavar="PART", help="of the phones that get it first [0.25]"
-    )
-    fleet.add_argument("--rate", type=float, metavar="N", help="say which profiles answer N frames a second")
+    parser.add_argument("--json", action="store_true", help="print a scenario's report as JSON")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="any pocketserve command")
     return parser
 
@@ -73,8 +62,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if options.fleet is not None:
-        return _run_fleet(options, command)
     if bool(command) is bool(options.scenario):
         raise CommandError("name either a command, as in simulate -- serve models, or a scenario: --scenario commute")
     _require_linux()
@@ -84,19 +71,6 @@ def run(options: argparse.Namespace) -> int:
 def _require_linux() -> None:
     if not sys.platform.startswith("linux"):
         raise CommandError("a phone can be simulated on Linux only: macOS has no 127.1.0.1 and no cores to choose")
-
-
-def _run_fleet(options: argparse.Namespace, command: list[str]) -> int:
-    from pocketserve_simulate.fleet.command import run_fleet
-
-    _require_linux()
-    if options.scenario or not options.ask:
-        raise CommandError("name the model that the fleet is asked, and no scenario: simulate --fleet 3 --ask digits")
-    if options.rate is not None and not 0.1 <= options.rate <= 1000:
-        raise CommandError("--rate takes 0.1 to 1,000 frames a second")
-    if not 0 < options.share <= 1:
-        raise CommandError("--share takes a part above 0 and up to 1")
-    return run_fleet(options, command)
 
 
 def run_scenario(options: argparse.Namespace) -> int:

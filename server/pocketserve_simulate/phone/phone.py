@@ -49,7 +49,6 @@ class Phone:
         self.image = DeviceImage(folder, model, self.cores)
         self.covers = find_covers(self.image.folder, absent)
         self._observe, self._host = observe, host
-        self._is_hurried = False
         self.hijackers: dict[PhoneEvent, PortHijacker] = {}
         self._closed = False
         self._conditions: dict[PhoneEvent, Condition] = {}
@@ -124,16 +123,8 @@ class Phone:
     @property
     def speed(self) -> float:
         """Share of the time that the processes run now."""
-        if self._is_hurried:
-            return 1.0
         condition = self._condition()
         return self.model.speed * condition.speed * (self.model.slow_speed if condition.background else 1.0)
-
-    def hurry(self, is_hurried: bool) -> None:
-        """Run the processes at the desktop's speed, as while many phones start, or at the phone's own."""
-        with self._changed:
-            self._is_hurried = is_hurried
-            self._apply()
 
     def close(self) -> None:
         """End what is under way and the process: first politely, then by signal 9."""
