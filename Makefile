@@ -17,7 +17,7 @@ check: ; $(PYTHON) tools/environment.py dev && .venv/bin/ruff check && .venv/bin
 serve: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve serve $(MODELS)
 bench: ; $(PYTHON) tools/environment.py bench && .bench/own/bin/python -m benchmarks
 evidence: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python -m benchmarks.evidence $(STEPS)
-plots: ; .bench/own/bin/python -m benchmarks.plot build/benchmarks.json docs/images && .bench/own/bin/python -m benchmarks.results build/benchmarks.json docs/benchmark-results.md
+plots: ; .bench/own/bin/python -m benchmarks.plot build/benchmarks.json docs/images && .bench/own/bin/python -m benchmarks.results build/benchmarks.json docs/generated/benchmark-results.md
 apk: ; $(PYTHON) android_bridge/build_apk.py
 aar: ; $(PYTHON) android_bridge/build.py aar --output build/bridge
 docs: ; $(PYTHON) tools/environment.py release && .venv-release/bin/sphinx-build -q -W --keep-going -b html -c docs -d build/doctrees . build/site && echo build/site/index.html

@@ -1,4 +1,4 @@
-"""A whole run as a page: ``python -m benchmarks.results build/benchmarks.json docs/benchmark-results.md``."""
+"""A whole run as a page: ``python -m benchmarks.results build/benchmarks.json docs/generated/benchmark-results.md``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ KEYS = ("name", "what", "unit", "ours", "floor", "goal", "rule", "against", "sta
 GROWTH_KEYS = ("name", "what", "unit", "per", "points", "values", "slope", "start", "r2")
 HEAD = """# All rows of the last whole run
 
-Written by `make plots` from `build/benchmarks.json`; [benchmarks.md](benchmarks.md) says how to read it. Medians, and
-99th percentiles where there are {least} samples or more.
+Written by `make plots` from `build/benchmarks.json`; [benchmarks.md](../benchmarks.md) says how to read it.
+Medians, and 99th percentiles where there are {least} samples or more.
 
 {when}, {machine}.
 """
@@ -87,5 +87,5 @@ def _growth(item: Growth) -> list[str]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python -m benchmarks.results build/benchmarks.json docs/benchmark-results.md")
+        sys.exit("usage: python -m benchmarks.results build/benchmarks.json docs/generated/benchmark-results.md")
     sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

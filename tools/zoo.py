@@ -4,7 +4,7 @@ Usage: .venv-zoo/bin/python tools/zoo.py run [--only TEXT] [--paths torch>onnx,â
        .venv-zoo/bin/python tools/zoo.py write [--check]
 
 ``run`` converts through the functions of ``pocketserve convert`` and appends a line of JSON for each architecture and
-path, so that it goes on where it was ended; ``write`` makes docs/zoo.md of the lines.
+path, so that it goes on where it was ended; ``write`` makes docs/generated/zoo.md of the lines.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pocketserve.trust.code_parts import code_of
 from pocketserve.trust.store import TrustStore
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS, PAGE = ROOT / "docs/zoo.jsonl", ROOT / "docs/zoo.md"
+RESULTS, PAGE = ROOT / "docs/generated/zoo.jsonl", ROOT / "docs/generated/zoo.md"
 TIMEOUT_S, MEMORY_BYTES = 300.0, 8 << 30
 BUILD_TIMEOUT_S = 600.0
 MEMORY_INTERVAL_S = 0.5
@@ -298,7 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run or write; returns the exit code."""
     parser = argparse.ArgumentParser(description="Convert every architecture that can be built without a download.")
     parser.add_argument("action", choices=("run", "write"))
-    parser.add_argument("--results", type=Path, default=RESULTS, help="lines of JSON [docs/zoo.jsonl]")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="lines of JSON [docs/generated/zoo.jsonl]")
     parser.add_argument("--only", metavar="REGEX", help="architectures whose whole name matches")
     parser.add_argument("--paths", metavar="PATH,â€¦", help=f"some of {', '.join(path.name for path in PATHS)}")
     parser.add_argument("--by-architecture", action="store_true", help="all paths of one before the next architecture")

@@ -1,4 +1,4 @@
-"""The tables of docs/zoo.md, made of the zoo's results."""
+"""The tables of docs/generated/zoo.md, made of the zoo's results."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Whether converting pays: models made, measured on several machines and held against claims, as docs/evidence.md."""
+"""Make models, measure them on several machines and check claims about converting: docs/generated/evidence.md."""

@@ -1,4 +1,4 @@
-"""``make evidence``: makes models, compares their versions on several machines, and writes docs/evidence.md."""
+"""``make evidence``: make models, compare their versions on several machines, write docs/generated/evidence.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.evidence.page import page
 from benchmarks.evidence.results import CONVERSIONS, RESULTS, read_results
 from benchmarks.evidence.subjects import ROOT, Subject, available
 
-PAGE = ROOT / "docs" / "evidence.md"
+PAGE = ROOT / "docs" / "generated" / "evidence.md"
 STEPS = ("models", *MACHINES, "page")
 
 

@@ -1,4 +1,4 @@
-"""Step 3: docs/evidence.md, from the results alone."""
+"""Step 3: docs/generated/evidence.md, from the results alone."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ MACHINES = {"desktop": "desktop", "phone": "simulated phone", "arm64": "emulated
 HEAD = """# Does converting pay? The evidence
 
 Written by `make evidence` from the results in `benchmarks/measurements/evidence`: every number and every verdict on
-this page is computed from them, and a test repeats that. [convert](convert.md) made the versions, each checked against
-its original, and [compare](compare.md) measured them; what its columns mean stands there. Of each turn its median is
+this page is computed from them, and a test repeats that. [convert](../convert.md) made the versions, each checked
+against its original, and [compare](../compare.md) measured them and explains the columns. Of each turn the median is
 kept here, and times are compared by it. On your own device and model the answer may be another one:
 `pocketserve compare MODEL` gives it.
 """
 LIMITS = """## What this does not show
 
-- No phone was measured. The [simulated phone](simulate.md) is the desktop's processor for a share of the time: what
+- No phone was measured. The [simulated phone](../simulate.md) is the desktop's processor for a share of the time: what
   int8 gains on an ARM core, it cannot tell. Its limit on memory holds for the command's own process, not for those of
   the versions that `compare` starts.
-- [Emulated](arm64.md) times say nothing, and nothing here is derived from them; sizes and answers are those of real ARM
-  programs. Of the frameworks, TensorFlow Lite and ONNX Runtime run there.
+- [Emulated](../arm64.md) times say nothing, and nothing here is derived from them; sizes and answers are those of real
+  ARM programs. Of the frameworks, TensorFlow Lite and ONNX Runtime run there.
 - On the simulated phone, TorchScript, torch.export, ExecuTorch, the smaller TensorFlow.js versions, int16x8 and the
   second unconverted version were left out: a run has to end within minutes.
 - The public models have no labels for the public pictures and sounds, but for the digits: where there is no score,

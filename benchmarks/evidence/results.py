@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS, ZOO = ROOT / "benchmarks" / "measurements" / "evidence", ROOT / "docs" / "zoo.jsonl"
+RESULTS, ZOO = ROOT / "benchmarks" / "measurements" / "evidence", ROOT / "docs" / "generated" / "zoo.jsonl"
 CONVERSIONS = "conversions.json"
 DIGITS = 5
 """Significant digits of a number that is kept."""

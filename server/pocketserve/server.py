@@ -40,8 +40,11 @@ FLUSH_SHARE_S = 0.5  # of the drain time, what is kept for sending finished answ
 MAX_LISTED = 8  # models that are named at start
 
 SWITCH_S = 0.001
-"""How long a thread keeps the interpreter while another wants it (docs/adr/0023-limits-of-one-core.md). With Python's
-own 5 ms a model that has finished waits longer than it ran for a thread that, say, cuts a text into words."""
+"""Seconds for which a thread keeps the interpreter while another one is waiting.
+
+With Python's own 5 ms, a model that has finished waits longer than it ran for a thread that tokenizes a text
+(benchmarks/measurements/decision-0023-limits-of-one-core.md).
+"""
 
 
 class StartError(Exception):
