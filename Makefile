@@ -1,14 +1,19 @@
 # One line a target. Everything happens in environments inside this folder; nothing else is installed.
 PYTHON ?= python3
 PARALLEL = -n auto --dist worksteal --durations=15
-.PHONY: demo test test-all test-browser test-convert test-triton test-ray test-arm64 test-newest soak cases check serve bench evidence plots apk aar docs release
+.PHONY: demo test test-core test-docs test-lab test-frameworks test-tflite-runtime test-all test-browser test-convert test-triton test-ray test-arm64 test-newest soak cases check serve bench evidence plots apk aar docs release
 demo: ; $(PYTHON) tools/environment.py core && .venv/bin/pocketserve demo
-test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for dev $(PARALLEL)
-test-all: test ; $(PYTHON) tools/environment.py all tflite-runtime && .venv-all/bin/python -m pytest --for all $(PARALLEL) && .venv-tflite-runtime/bin/python -m pytest --for tflite-runtime $(PARALLEL)
-test-browser: ; $(PYTHON) tools/environment.py dev && .venv/bin/python -m pytest --for browser -m browser tests/web tests/attacks/test_web_browser.py $(PARALLEL)
-test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python -m pytest --for convert tests/convert tests/compress
-test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python -m pytest --for triton tests/scaleout/test_triton.py
-test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python -m pytest --for ray -m ray tests/scaleout
+test: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py quick $(PARALLEL)
+test-core: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py core $(PARALLEL)
+test-docs: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py docs $(PARALLEL)
+test-lab: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py lab $(PARALLEL)
+test-frameworks: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tools/run_tests.py all $(PARALLEL)
+test-tflite-runtime: ; $(PYTHON) tools/environment.py tflite-runtime && .venv-tflite-runtime/bin/python tools/run_tests.py tflite-runtime $(PARALLEL)
+test-all: test test-core test-frameworks test-tflite-runtime
+test-browser: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/run_tests.py browser -m browser tests/web tests/attacks/test_web_browser.py $(PARALLEL)
+test-convert: ; $(PYTHON) tools/environment.py dev all && .venv/bin/python tools/run_tests.py convert tests/convert tests/compress
+test-triton: ; $(PYTHON) tools/environment.py triton && .venv-triton/bin/python tools/run_tests.py triton tests/scaleout/test_triton.py
+test-ray: ; $(PYTHON) tools/environment.py ray && .venv-ray/bin/python tools/run_tests.py ray -m ray tests/scaleout
 test-arm64: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/arm64.py
 test-newest: ; $(PYTHON) tools/environment.py dev && .venv/bin/python tools/newest_python.py -- $(PARALLEL)
 soak: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python tools/soak.py

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
-LIMIT_S: Final = 60.0
+LIMIT_S: Final = 120.0
 """For one command: the longest is to wait for what the page draws."""
 
 LARGEST: Final = 64 << 20

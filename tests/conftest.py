@@ -20,7 +20,7 @@ import requests
 from framed import Framed
 from places import MODELS, ROOT, STATE, find_assets, find_hostile
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 CALL_TIMEOUT_S = 300.0
 """A model's first request imports its framework, and so did its trial: minutes where the disk is slow and cold."""
 os.environ.setdefault("POCKETSERVE_TFJS_MODULES", str(Path(sys.prefix) / "tfjs"))
@@ -73,7 +73,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.session.close()
-        return self.process.wait(20)
+        return self.process.wait(120)
 
 
 def start_server(

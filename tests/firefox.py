@@ -23,7 +23,7 @@ from bidi import BidiError, Session, value_of
 from browser_tool import tool
 from places import ROOT
 
-START_S: Final = 60.0
+START_S: Final = 120.0
 FIND: Final = (ROOT / "tests" / "selectors.js").read_text("utf-8")
 FUNCTION: Final = re.compile(r"\s*(async\s+)?(\([^()]*\)|\w+)\s*=>")
 KEYS: Final = {"Tab": "\ue004", "Enter": "\ue007", "\n": "\ue007"}

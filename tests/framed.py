@@ -16,7 +16,7 @@ from pocketserve_wire.frame_decoder import ALLOWED, FrameDecoder, HandshakeState
 from pocketserve_wire.frames import HEADER, MARK, Frame, FrameType, Header, encode_frame
 from pocketserve_wire.handshake import ClientHandshake, ConnectionLimits
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 MAX = 64 * 1024 * 1024
 
 

@@ -15,7 +15,7 @@ from pocketserve.transports.http.connections import HttpTimeouts
 from pocketserve.transports.http.server import HttpServer
 
 TOKEN = "t" * 43
-WAIT_S = 30.0
+WAIT_S = 120.0
 LONG, SHORT = 600.0, 0.05
 ANSWER = 300_000
 

@@ -11,6 +11,7 @@ from typing import Final
 MARKS: Final = {
     "live": "starts a real server process",
     "alone": "measures memory, threads or cores: no other test runs meanwhile",
+    "thorough": "takes long, or ends processes, uses up a resource or waits for a timeout: ``make test-core``",
     "assets": "needs the folder of public test models beside the project (see tests/README.md)",
     "browser": "drives real browsers, which ``make test-browser`` fetches where none are installed",
     "onnx": "needs ONNX Runtime",
@@ -29,10 +30,12 @@ MARKS: Final = {
     "soak": "sends thousands of requests and watches the memory",
     "long": "repeats for many minutes what other tests do once: ``make soak`` alone runs it",
 }
-HOW: Final = ("live", "alone")
+HOW: Final = ("live", "alone", "thorough")
 """Marks that say how a test runs, not what it needs."""
 
 BIG: Final = frozenset(MARKS) - {*HOW, "assets", "onnx"}
+NOT_QUICK: Final = frozenset({"alone", "thorough", "assets"})
+"""Marks of tests that ``make test`` leaves to ``make test-core``."""
 
 SANS_NUMPY: Final = (
     *("wire", "pairing/test_srp.py", "pairing/test_desk.py", "repository/test_manifest.py", "android"),
@@ -113,13 +116,35 @@ SANS_TFLITE: Final = (
 """Speaks bytes, files and words: an older interpreter and an older NumPy change nothing there."""
 
 
+LAB: Final = (
+    *("compare", "compress", "convert", "scaleout", "simulate"),
+    *("test_benchmarks.py", "test_codegen.py", "test_evidence.py"),
+)
+"""The laboratory: research, development and scale-out."""
+
+DOCS: Final = (
+    *("test_docs.py", "test_wording.py", "test_recipes.py", "test_protocol_document.py", "test_packages.py"),
+    *("test_code_measures.py", "test_suite.py"),
+)
+"""Documents, their examples, and the files that must agree with them."""
+
+THOROUGH: Final = (
+    *LAB,
+    "attacks",
+)
+"""Files and folders of tests that ``make test`` leaves to ``make test-core``."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """One kind of run.
 
     Attributes:
         without: tests with any of these marks are left out.
-        had: files and folders of tests that say what they said in ``make test``, except those marked as ``BIG``.
+        had: files and folders of tests that say what they said in ``make test`` and ``make test-core``, except those
+            marked as ``BIG``.
+        only: files and folders of the tests that run; empty for all.
+        quick: True for the tests of ``make test`` alone, False for the rest of them, None for both.
         only_here: files and folders of tests that other runs leave out because this one has them.
         complete: a skipped test is a failure: what is not there is to be left out by its mark. In ``only_here`` it is
             one in any case.
@@ -127,12 +152,17 @@ class Kind:
 
     without: frozenset[str]
     had: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    quick: bool | None = None
     only_here: tuple[str, ...] = ()
     complete: bool = False
 
 
 KINDS: Final = {
-    "dev": Kind(BIG, only_here=SANS_FRAMEWORKS),
+    "quick": Kind(BIG, quick=True, only_here=SANS_FRAMEWORKS),
+    "core": Kind(BIG, quick=False, only_here=SANS_FRAMEWORKS),
+    "docs": Kind(BIG, only=DOCS, only_here=SANS_FRAMEWORKS),
+    "lab": Kind(BIG, only=LAB, only_here=SANS_FRAMEWORKS),
     "all": Kind(frozenset({"browser", "convert", "long", "triton", "ray"}), had=SANS_FRAMEWORKS, complete=True),
     "browser": Kind(frozenset({"long"}), complete=True),
     "soak": Kind(frozenset({"browser", "convert", "triton", "ray"}), complete=True),

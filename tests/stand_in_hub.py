@@ -198,4 +198,4 @@ def stand_in() -> Iterator[StandIn]:
         for server, thread in zip(servers, threads, strict=True):
             server.shutdown()
             server.server_close()
-            thread.join(10)
+            thread.join(120)

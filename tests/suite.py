@@ -18,9 +18,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from places import ROOT, STATE, find_assets
-from selection import BIG, HOW, KINDS, MARKS, Kind
+from selection import BIG, HOW, KINDS, MARKS, NOT_QUICK, THOROUGH, Kind
 
 MAX_PROCESSES = 4
+TESTS_MISSING = 6
+"""The exit code of a run that left out tests which had to run; pytest's own codes end at 5."""
+
 TESTS = Path(__file__).parent
 EVERYTHING = Kind(frozenset())
 
@@ -60,8 +63,9 @@ def pytest_runtest_call() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--for KIND``."""
+    """Add ``--for KIND`` and ``--no-skips``."""
     parser.addoption("--for", dest="kind", choices=list(KINDS), help="leave out what such a run does without")
+    parser.addoption("--no-skips", action="store_true", help="fail if any test is skipped")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -93,17 +97,49 @@ def _without(config: pytest.Config) -> frozenset[str]:
 
 
 def _left_out(item: pytest.Item) -> bool:
-    return _had(item) or any(item.get_closest_marker(mark) for mark in _without(item.config))
+    if any(item.get_closest_marker(mark) for mark in _without(item.config)):
+        return True
+    return _not_chosen(item) or _had(item)
+
+
+def _not_chosen(item: pytest.Item) -> bool:
+    """Return whether the test belongs to another kind of run: that of other folders, or the quick one."""
+    kind = _kind(item.config)
+    if kind.only and not _lies_in(item.path, kind.only):
+        return True
+    if kind.quick is None:
+        return False
+    return kind.quick != _is_quick(item)
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    """Return whether ``make test`` runs the test, rather than ``make test-core``."""
+    if any(item.get_closest_marker(mark) for mark in NOT_QUICK):
+        return False
+    return not _lies_in(item.path, THOROUGH)
 
 
 def _had(item: pytest.Item) -> bool:
-    """Whether the test ran in ``make test``, and cannot say anything else here."""
+    """Return whether ``make test`` or ``make test-core`` has run the test, with the same result."""
     return _lies_in(item.path, _kind(item.config).had) and not any(item.get_closest_marker(mark) for mark in BIG)
 
 
 @functools.cache
 def _lies_in(path: Path, places: tuple[str, ...]) -> bool:
     return any(path.is_relative_to(TESTS / place) for place in places)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Don't import files whose tests all run elsewhere."""
+    kind = _kind(config)
+    if not collection_path.match("test_*.py"):
+        return None
+    if kind.only and not _lies_in(collection_path, kind.only):
+        return True
+    if kind.quick and _lies_in(collection_path, THOROUGH):
+        _not_run["in make test-core (whole files)"] += 1
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -186,21 +222,43 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Count what is left out, by the mark that caused it."""
+    """Count what is left out, by its reason."""
     for item in items:
-        marks = [mark for mark in MARKS if mark not in HOW and item.get_closest_marker(mark)]
-        why = "the same in make test" if _had(item) else ", ".join(marks) or "not chosen"
-        _not_run[why] += 1
+        _not_run[_reason(item)] += 1
+
+
+def _reason(item: pytest.Item) -> str:
+    """Return why a test is left out: by an option of pytest, since it runs elsewhere, or by its marks."""
+    if not _left_out(item):
+        return "not chosen"
+    if _had(item):
+        return "the same in make test or test-core"
+    marks = [mark for mark in MARKS if mark not in HOW and item.get_closest_marker(mark)]
+    missing = [mark for mark in marks if mark in _without(item.config)]
+    if not missing and _kind(item.config).quick is not None:
+        return "in make test" if _is_quick(item) else "in make test-core"
+    return ", ".join(marks) or "not chosen"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell the first process what was left out; what had to run, but was skipped, is a failure."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not_run"] = dict(_not_run)
+    ended_by_itself = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    if ended_by_itself and _tests_are_missing(session):
+        session.exitstatus = TESTS_MISSING
+
+
+def _tests_are_missing(session: pytest.Session) -> bool:
+    """Return whether ``-x`` ended the run early, or a test was skipped that had to run."""
+    if session.shouldfail or session.shouldstop:
+        return True
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", ()) if reporter is not None else ()
-    if any(_had_to_run(_kind(session.config), ROOT / report.fspath) for report in skipped):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if session.config.getoption("no_skips") and skipped:
+        return True
+    kind = _kind(session.config)
+    return any(_had_to_run(kind, ROOT / report.fspath) for report in skipped)
 
 
 def _had_to_run(kind: Kind, path: Path) -> bool:

@@ -212,7 +212,7 @@ def test_a_commit_is_unpacked_once_under_its_hash(tmp_path: Path, monkeypatch: p
         file.write_text(name)
     author = ("-c", "user.name=tester", "-c", "user.email=tester@localhost", "-c", "commit.gpgsign=false")
     for command in (("init", "-q"), ("add", "."), (*author, "commit", "-q", "-m", "first")):
-        subprocess.run(["git", *command], cwd=repository, check=True, timeout=30)
+        subprocess.run(["git", *command], cwd=repository, check=True, timeout=120)
     monkeypatch.setattr(revisions, "ROOT", repository)
     monkeypatch.setattr(revisions, "BENCH_FOLDER", tmp_path / "bench")
     folder = revisions.unpacked("HEAD")
@@ -311,7 +311,7 @@ class Http2Server(threading.Thread):
 
     def run(self) -> None:
         connected, _ = self._listening.accept()
-        connected.settimeout(20)
+        connected.settimeout(120)
         settings = struct.pack(">HIHI", INITIAL_WINDOW_SIZE, NARROW, MAX_FRAME_SIZE, 1 << 24)
         with connected, connected.makefile("rb") as incoming:
             assert incoming.read(len(PREFACE)) == PREFACE
@@ -355,7 +355,7 @@ def test_grpc_messages_pass_narrow_windows(size: int):
             calls.check(call)
             assert int.from_bytes(call.body(), "big") == size + 5
         call.close()
-        server.join(20)
+        server.join(120)
     assert not server.is_alive() and server.acknowledged >= 3
     assert server.broken == []
 

@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT, Server, start_server
 
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 def blocks(kind: str) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from pocketserve.quarantine.verdicts import Verdict, VerdictStore
 from pocketserve.state import folder_lock
 from pocketserve.state.folder_lock import locked
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:

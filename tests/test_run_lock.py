@@ -65,17 +65,17 @@ def test_two_that_look_at_once_do_not_take_each_other_for_the_server(tmp_path):
     def slow_flock(descriptor: int, operation: int) -> None:
         flock(descriptor, operation)
         tried.set()
-        assert release.wait(30)
+        assert release.wait(120)
 
     dead = start_and_die(tmp_path)
     with ThreadPoolExecutor(1) as pool:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("pocketserve.state.run_lock.fcntl.flock", slow_flock)
             first = pool.submit(killed, tmp_path)
-            assert tried.wait(30)
+            assert tried.wait(120)
         second = killed(tmp_path)
         release.set()
-        assert second is not None and second.pid == dead and first.result(30) == second
+        assert second is not None and second.pid == dead and first.result(120) == second
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"pid": "x"}', "\0" * 100, "[" * 4000, ENDLESS, NEVER])
@@ -123,7 +123,7 @@ def test_a_server_tells_of_the_one_before_it(new_server, tmp_path):
     (run,) = running_servers(tmp_path / "state")
     assert run.pid == first.process.pid and first.port in run.ports
     first.process.kill()
-    first.process.wait(20)
+    first.process.wait(120)
     second = new_server(MODELS, environment=own)
     said = second.log.read_text()
     assert f"(process {first.process.pid}) was killed; what helps: pocketserve serve --memory-budget" in said

@@ -142,7 +142,7 @@ def test_parallel_creation_gives_one_token(tmp_path: Path) -> None:
         start = threading.Barrier(4)
 
         def create(path: Path = tmp_path / str(attempt), start: threading.Barrier = start) -> str:
-            start.wait(10)
+            start.wait(120)
             return ensure_token(path)
 
         with ThreadPoolExecutor(4) as pool:
@@ -156,7 +156,7 @@ def test_a_server_that_is_still_writing_is_waited_for(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         reader = pool.submit(ensure_token, path)
         path.write_text(f"{TOKEN}\n")
-        assert reader.result(10) == TOKEN
+        assert reader.result(120) == TOKEN
 
 
 # The guard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -12,11 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from conftest import ROOT
-from selection import BIG, HOW, KINDS, MARKS
-from suite import TESTS, Turns, _had_to_run, _left_out
+import pytest
 
-TIMEOUT_S = 30.0
+from conftest import ROOT
+from selection import BIG, DOCS, HOW, KINDS, MARKS, THOROUGH
+from suite import TESTS, TESTS_MISSING, Turns, _had_to_run, _left_out
+
+TIMEOUT_S = 120.0
+FLAKY_HEADING = "flaky: passed when run again alone; mend or delete"
 
 
 def test_every_mark_is_documented() -> None:
@@ -29,30 +33,59 @@ def test_kinds_leave_out_marks_that_exist() -> None:
     """No kind leaves tests out for the way in which they run, except where no server can be started."""
     for name, kind in KINDS.items():
         assert kind.without <= set(MARKS), name
-        assert [place for place in kind.had if not (ROOT / "tests" / place).exists()] == [], name
-    assert KINDS["dev"].without == BIG and not BIG & set(HOW) and not KINDS["dev"].had
+        places = (*kind.had, *kind.only, *kind.only_here, *THOROUGH)
+        assert [place for place in places if not (ROOT / "tests" / place).exists()] == [], name
+    for name in ("quick", "core"):
+        assert KINDS[name].without == BIG and not KINDS[name].had
+    assert not BIG & set(HOW)
 
 
 def test_the_makefile_names_kinds() -> None:
-    """Each run of pytest there is of a kind that exists, and no list of marks stands beside it."""
+    """Each target runs its tests by the script that repeats failures, and is of a kind that exists."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    kinds = set(re.findall(r"-m pytest --for ([\w-]+)", makefile))
-    assert kinds == {"dev", "all", "browser", "convert", "tflite-runtime", "triton", "ray"}
-    assert makefile.count("-m pytest") == 7 and "not (" not in makefile
+    kinds = re.findall(r"tools/run_tests\.py ([\w-]+)", makefile)
+    assert sorted(kinds) == sorted(KINDS.keys() - {"soak", "newest", "arm64"})
+    assert "-m pytest" not in makefile and "not (" not in makefile
+    for tool in ("soak", "newest_python", "arm64"):
+        assert "run_tests" in (ROOT / "tools" / f"{tool}.py").read_text("utf-8"), tool
+
+
+def test_what_must_pass_includes_all_tests() -> None:
+    """The script for changes that land runs each part of ``make test-all``, the checkers and the demo."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    [parts] = re.findall(r"^test-all: (.*)$", makefile, re.MULTILINE)
+    [steps] = re.findall(r"^steps=\((.*)\)", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
+    assert steps.split() == ["check", "demo", *parts.split()]
 
 
 def test_no_test_falls_between_the_kinds() -> None:
-    """Wherever it lies and whatever it needs, ``make test-all`` runs it, or ``make test-browser``, or ``make
-    test-convert`` where it needs the environments of converters, ``make soak`` what is ``long``, ``make
-    test-triton`` or ``make test-ray``. Assets may be missing, which is told."""
+    """Wherever it lies and whatever it needs, a part of ``make test-all`` runs it, or a target named after its mark.
+
+    Assets may be missing; the summary says so.
+    """
     alone = set(MARKS) - {"assets", "convert", "long", "triton", "ray"}
     some = [set(marks) for number in (0, 1, 2) for marks in itertools.combinations(alone, number)]
     needs = [{"convert"}, {"triton", "live"}, {"ray", "live"}, {"long", "soak"}, *some]
-    for place in {*KINDS["all"].had, *KINDS["tflite-runtime"].had, "http/test_http.py"}:
+    kinds = KINDS.keys() - {"docs", "lab", "newest", "arm64"}
+    for place in {*KINDS["all"].had, *KINDS["tflite-runtime"].had, *THOROUGH, "http/test_http.py"}:
         for marks in needs:
-            kinds = ("dev", "all", "tflite-runtime", "browser", "convert", "soak", "triton", "ray")
             runs = [kind for kind in kinds if not _left_out(item(kind, place, marks))]
             assert runs, (place, marks)
+
+
+def test_quick_and_core_share_the_tests_of_one_environment() -> None:
+    """Each test that needs no more runs in ``make test`` or in ``make test-core``, never in both."""
+    for place in (*THOROUGH, *DOCS, "http/test_http.py"):
+        for marks in ({}, {"live"}, {"alone"}, {"thorough", "live"}, {"onnx"}):
+            runs = [kind for kind in ("quick", "core") if not _left_out(item(kind, place, set(marks)))]
+            assert len(runs) == 1, (place, marks)
+    assert not _left_out(item("quick", "http/test_http.py", {"live"}))
+    assert _left_out(item("quick", "http/test_http.py", {"alone"}))
+
+
+def test_targets_of_one_area_run_it_alone() -> None:
+    assert not _left_out(item("docs", "test_docs.py", set())) and _left_out(item("docs", "http/test_http.py", set()))
+    assert not _left_out(item("lab", "compare/test_judge.py", set())) and _left_out(item("lab", "test_docs.py", set()))
 
 
 def item(kind: str, place: str, marks: set[str]) -> Any:
@@ -63,9 +96,11 @@ def item(kind: str, place: str, marks: set[str]) -> Any:
 
 def test_what_other_runs_rely_on_may_not_be_skipped() -> None:
     """What ``all`` leaves out ``make test`` alone has; all else ``all`` has: no missing package goes unnoticed."""
-    assert KINDS["dev"].only_here == KINDS["all"].had and KINDS["all"].complete
-    assert _had_to_run(KINDS["dev"], TESTS / "tasks/test_wordpiece.py")
-    assert not _had_to_run(KINDS["dev"], TESTS / "cli/test_cli_commands.py")
+    assert KINDS["all"].complete
+    for name in ("quick", "core"):
+        assert KINDS[name].only_here == KINDS["all"].had
+        assert _had_to_run(KINDS[name], TESTS / "tasks/test_wordpiece.py")
+        assert not _had_to_run(KINDS[name], TESTS / "cli/test_cli_commands.py")
 
 
 def test_what_a_run_does_without_is_left_out_and_told(tmp_path: Path) -> None:
@@ -75,26 +110,188 @@ def test_what_a_run_does_without_is_left_out_and_told(tmp_path: Path) -> None:
         "import pytest\n"
         "def test_small(): pass\n"
         "@pytest.mark.torch\ndef test_large(): pass\n"
-        "@pytest.mark.alone\ndef test_alone(): pytest.skip('this system cannot')\n"
+        "def test_other(): pytest.skip('this system cannot')\n"
     )
     (tmp_path / "test_file.py").write_text("import pytest\npytest.importorskip('no_such_module', reason='torch')\n")
-    done = {kind: run_suite(tmp_path, "--for", kind, "-m", "not soak") for kind in ("dev", "tflite-runtime")}
+    done = {kind: run_suite(tmp_path, "--for", kind, "-m", "not soak") for kind in ("quick", "tflite-runtime")}
     for _, said in done.values():
         assert re.search(r"^not run: torch +1$", said, re.MULTILINE)
         assert re.search(r"^not run: torch \(whole files\) +1$", said, re.MULTILINE)
         assert "1 passed, 1 skipped, 1 deselected" in said
-    assert [code for code, _ in done.values()] == [0, 1]
+    assert [code for code, _ in done.values()] == [0, TESTS_MISSING]
     code, said = run_suite(tmp_path)
     assert code == 0 and "2 passed, 2 skipped" in said
 
 
 def run_suite(folder: Path, *arguments: str) -> tuple[int, str]:
-    """A suite of its own."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), "--strict-markers"]
-    options = ["-o", f"pythonpath={ROOT / 'tests'}", "-c", str(folder / "pytest.ini"), *arguments, str(folder)]
+    """Run the small suite of a folder; return the exit code and the output."""
+    return run_command(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options_for(folder), *arguments)
+
+
+def options_for(folder: Path) -> list[str]:
+    """Return the options that keep a small suite apart from this one."""
     (folder / "pytest.ini").write_text("[pytest]\n")
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
+    options = ["--rootdir", str(folder), "-c", str(folder / "pytest.ini"), "--strict-markers"]
+    return [*options, "-o", f"pythonpath={ROOT / 'tests'}", str(folder)]
+
+
+def run_command(*command: str, **variables: str) -> tuple[int, str]:
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     return done.returncode, done.stdout + done.stderr
+
+
+# Tests that failed run again (tools/run_tests.py)
+
+
+class Suite:
+    """A small suite whose tests may behave differently in their second run.
+
+    Attributes:
+        flaky_list: the file that gets a line for each flaky test.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "suite"
+        self._folder.mkdir()
+        self._runs = folder / "runs"
+        self._runs.mkdir()
+        self.flaky_list = folder / "flaky"
+        (self._folder / "conftest.py").write_text('pytest_plugins = ("suite",)')
+
+    def add(self, name: str, *outcomes: str) -> None:
+        """Add a file with one test, ``test_NAME``.
+
+        Args:
+            outcomes: the statement of its first run, of its second, and so on.
+        """
+        source = f"""
+from pathlib import Path
+import pytest
+
+OUTCOMES = {outcomes!r}
+
+def test_{name}():
+    counter = Path({str(self._runs / name)!r})
+    runs = len(counter.read_text()) if counter.exists() else 0
+    counter.write_text("x" * (runs + 1))
+    exec(OUTCOMES[runs])
+"""
+        (self._folder / f"test_{name}.py").write_text(source)
+
+    def add_source(self, name: str, source: str) -> None:
+        """Add a file as it is."""
+        (self._folder / f"test_{name}.py").write_text(source)
+
+    def runs(self, name: str) -> int:
+        """Return how often a test has run."""
+        counter = self._runs / name
+        return len(counter.read_text()) if counter.exists() else 0
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Run the suite by the script; return the exit code and the output."""
+        command = [sys.executable, str(ROOT / "tools/run_tests.py"), "quick", *options_for(self._folder), *arguments]
+        return run_command(*command, POCKETSERVE_FLAKY_LIST=str(self.flaky_list))
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    return Suite(tmp_path)
+
+
+PASS, FAIL, SKIP = "pass", "raise ValueError('by chance')", "pytest.skip('not here')"
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "worksteal")], ids=["one process", "two processes"])
+def test_a_test_that_passes_again_alone_is_listed(suite: Suite, processes: tuple[str, ...]) -> None:
+    """The run passes, the list is the last that it prints, and nothing else runs twice."""
+    suite.add("good", PASS)
+    suite.add("flaky", FAIL, PASS)
+    code, output = suite.run(*processes)
+    assert code == 0, output
+    assert output.endswith(f"\n{FLAKY_HEADING}\n  test_flaky.py::test_flaky\n")
+    assert (suite.runs("good"), suite.runs("flaky")) == (1, 2)
+    assert suite.flaky_list.read_text() == "quick: test_flaky.py::test_flaky\n"
+
+
+def test_a_test_that_fails_twice_fails_the_run(suite: Suite) -> None:
+    """It is told apart from those that are flaky."""
+    suite.add("bad", FAIL, FAIL)
+    suite.add("flaky", FAIL, PASS)
+    code, output = suite.run()
+    assert code == 1, output
+    assert "failed again, alone\n  test_bad.py::test_bad\n" in output
+    assert output.endswith(f"\n{FLAKY_HEADING}\n  test_flaky.py::test_flaky\n")
+
+
+def test_without_failures_nothing_runs_again(suite: Suite) -> None:
+    suite.add("good", PASS)
+    code, output = suite.run()
+    assert (code, suite.runs("good")) == (0, 1) and FLAKY_HEADING not in output
+    assert not suite.flaky_list.exists()
+
+
+def test_a_test_that_is_skipped_when_it_runs_again_has_not_passed(suite: Suite) -> None:
+    suite.add("skipped", FAIL, SKIP)
+    code, output = suite.run()
+    assert code != 0 and FLAKY_HEADING not in output
+
+
+def test_errors_of_fixtures_are_failures(suite: Suite) -> None:
+    """A fixture that fails only in the first run, at its start or its end, makes its test flaky."""
+    fixture = "import pytest\nfrom pathlib import Path\nMARK = Path(__file__).with_suffix('.ran')\n"
+    fixture += "def once():\n    if not MARK.exists():\n        MARK.touch()\n        raise ValueError\n"
+    fixture += "@pytest.fixture\ndef used():\n    {start}\n    yield\n    {end}\ndef test_it(used): pass\n"
+    suite.add_source("start", fixture.format(start="once()", end="pass"))
+    suite.add_source("end", fixture.format(start="pass", end="once()"))
+    code, output = suite.run()
+    assert code == 0, output
+    assert output.endswith(f"\n{FLAKY_HEADING}\n  test_end.py::test_it\n  test_start.py::test_it\n")
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "two processes"])
+def test_a_file_that_cannot_be_collected_fails_the_run(suite: Suite, processes: tuple[str, ...]) -> None:
+    """Even if other tests failed by chance."""
+    suite.add("flaky", FAIL, PASS)
+    suite.add_source("broken", "import no_such_module\n")
+    code, output = suite.run(*processes)
+    assert code != 0 and FLAKY_HEADING not in output
+
+
+def test_a_run_without_tests_fails(suite: Suite) -> None:
+    suite.add("good", PASS)
+    code, output = suite.run("-k", "nothing")
+    assert code == pytest.ExitCode.NO_TESTS_COLLECTED, output
+
+
+def test_a_run_that_ended_at_its_first_failure_is_not_repeated(suite: Suite) -> None:
+    """The tests behind that failure have not run."""
+    suite.add("a_flaky", FAIL, PASS)
+    suite.add("good", PASS)
+    code, output = suite.run("-x")
+    assert code == TESTS_MISSING, output
+    assert (suite.runs("a_flaky"), suite.runs("good")) == (1, 0)
+
+
+def test_a_skip_that_is_a_failure_is_not_repeated(suite: Suite) -> None:
+    suite.add("skipped", SKIP)
+    suite.add("flaky", FAIL, PASS)
+    code, output = suite.run("--no-skips")
+    assert code == TESTS_MISSING and suite.runs("flaky") == 1, output
+
+
+def test_an_internal_error_fails_the_run(suite: Suite) -> None:
+    suite.add("flaky", FAIL, PASS)
+    code, _ = suite.run("-p", "no_such_plugin")
+    assert code not in (0, 1) and suite.runs("flaky") == 0
+
+
+def test_the_script_names_its_use() -> None:
+    code, output = run_command(sys.executable, str(ROOT / "tools/run_tests.py"))
+    assert code == 2 and "run_tests.py KIND" in output
+
+
+# Who waits for whom
 
 
 def test_tests_run_side_by_side_and_one_alone(tmp_path: Path) -> None:

@@ -178,11 +178,11 @@ class Termux:
                     continue
             yield
             os.kill(json.loads(ready.read_text())["pid"], signal.SIGTERM)
-            assert process.wait(20) == 0, log.read_text()
+            assert process.wait(120) == 0, log.read_text()
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(20)
+                process.wait(120)
 
     @staticmethod
     def _clone_from() -> str:

@@ -108,7 +108,7 @@ def test_a_killed_server_comes_back_without_what_was_unloaded(new_server: StartS
         assert first.call("POST", f"/v2/repository/models/{model}/unload").status_code == 200
     assert first.call("POST", "/v2/repository/models/diabetes/load").status_code == 200
     first.process.kill()
-    first.process.wait(20)
+    first.process.wait(120)
     second = new_server(MODELS, *options)
     assert (is_served(second, "petals"), is_served(second, "diabetes")) == (False, True)
     index = {entry["name"]: entry for entry in second.call("POST", "/v2/repository/index").json()}

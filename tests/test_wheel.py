@@ -173,10 +173,10 @@ def server(installed: Installed, tmp_path: Path) -> Iterator[str]:
         address: dict[str, Any] = json.loads(ready.read_text())["http"]
         yield f"http://{address['host']}:{address['port']}"
         process.terminate()
-        assert process.wait(20) == 0, log.read_text(errors="replace")
+        assert process.wait(120) == 0, log.read_text(errors="replace")
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(120)
 
 
 def test_serves_with_nothing_but_the_core(installed: Installed, server: str) -> None:
@@ -184,8 +184,8 @@ def test_serves_with_nothing_but_the_core(installed: Installed, server: str) -> 
     token = installed.run("pocketserve", "token").stdout.strip()
     with requests.Session() as session:
         session.headers["Authorization"] = f"Bearer {token}"
-        assert session.get(f"{server}/v2/health/ready", timeout=30).json()["ready"] is True
-        index = session.post(f"{server}/v2/repository/index", timeout=30).json()
+        assert session.get(f"{server}/v2/health/ready", timeout=120).json()["ready"] is True
+        index = session.post(f"{server}/v2/repository/index", timeout=120).json()
         entries = {(entry["name"], entry["version"]): entry for entry in index}
         assert {name for name, _ in entries} == {"digits", "diabetes", "numbers", "petals"}
         for version, extra in (("tflite", "tflite"), ("torch", "torch")):
@@ -194,14 +194,14 @@ def test_serves_with_nothing_but_the_core(installed: Installed, server: str) -> 
             assert f"pip install 'pocketserve[{extra}]'" in entry["reason"]
         picture = (MODELS / "digits" / "samples" / "7.png").read_bytes()
         for answer in (
-            session.post(f"{server}/predictions/digits", data=picture, timeout=30),
-            session.get(f"{server}/v2/models/digits", timeout=30),
-            session.post(f"{server}/v1/models/petals:predict", json={"instances": [[5.1, 3.5, 1.4]]}, timeout=30),
+            session.post(f"{server}/predictions/digits", data=picture, timeout=120),
+            session.get(f"{server}/v2/models/digits", timeout=120),
+            session.post(f"{server}/v1/models/petals:predict", json={"instances": [[5.1, 3.5, 1.4]]}, timeout=120),
         ):
             assert (answer.status_code, answer.json()["code"]) == (503, "RUNTIME_MISSING"), answer.text
             assert "pip install 'pocketserve[tflite]'" in answer.json()["error"]
-        assert session.get(f"{server}/metrics", timeout=30).status_code == 200
-        assert session.get(f"{server}/openapi.json", timeout=30).status_code == 200
+        assert session.get(f"{server}/metrics", timeout=120).status_code == 200
+        assert session.get(f"{server}/openapi.json", timeout=120).status_code == 200
     command = installed.run("pocketserve", "models", "--url", server)
     assert command.returncode == 0, command.stderr
     assert "digits" in command.stdout and "pocketserve[tflite]" in command.stdout

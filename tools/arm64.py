@@ -168,7 +168,7 @@ def _tolerance(name: str) -> float:
 def tests(python: Path) -> tuple[bool, str]:
     """The tests that need no more than the core, TFLite and ONNX, and start no server."""
     files = [str(ROOT / "tests" / name) for name in TESTS]
-    done = run_python(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--for", "arm64", *files, capture=True)
+    done = run_python(python, str(ROOT / "tools/run_tests.py"), "arm64", "-q", *files, capture=True)
     print(done.stdout)
     last = next((line for line in reversed(done.stdout.splitlines()) if " passed" in line or " failed" in line), "")
     return done.returncode == 0, last or done.stderr.strip()[-200:]

@@ -17,6 +17,7 @@ from android_toolchain import ToolchainError, say
 from debian_root import (
     CORE_WHEELS,
     LIBRARIES,
+    ROOT,
     describe,
     fetch_root,
     fetch_wheels,
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"newest_python: {error}", file=sys.stderr)
         return 1
     say(f"the tests on {describe(python)}:")
-    return run_python(python, "-m", "pytest", "-p", "no:cacheprovider", "--for", "newest", *options.tests).returncode
+    return run_python(python, str(ROOT / "tools/run_tests.py"), "newest", *options.tests).returncode
 
 
 def make_python(folder: Path, mirror: str) -> Path:

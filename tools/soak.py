@@ -28,7 +28,8 @@ def main(options: list[str]) -> int:
     rows = BUILD / "soak.jsonl"
     rows.unlink(missing_ok=True)
     environment = {**os.environ, "POCKETSERVE_SOAK": "full", "POCKETSERVE_SOAK_TABLE": str(rows)}
-    command = [sys.executable, "-m", "pytest", "--for", "soak", "-m", "soak", "-q", *CHOSEN, *options]
+    script = str(ROOT / "tools/run_tests.py")
+    command = [sys.executable, script, "soak", "-m", "soak", "-q", *CHOSEN, *options]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     table = _table(rows)
     (BUILD / "soak.md").write_text(table, encoding="utf-8")

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.java, pytest.mark.conformance, pytest.mark.live]
 SCRIPT: ModuleType = load_script(ROOT / "android_bridge" / "build.py")
 SAMPLES = MODELS / "digits" / "samples"
 TRANSPORTS = ("http", "socket")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 """Sends one call: ``{"model", "file"}`` for raw input, ``{"model", "input", "shape", "data"}`` for a tensor.

@@ -43,7 +43,7 @@ def test_two_servers(built: tuple[Any, Path, Path], new_server: Any, tmp_path: P
     where |= {"pocketserve.transport": transport, "pocketserve.digits": str(MODELS / "digits/samples")}
     outcomes = build.run_tests(library, tests, ["dev.pocketserve.bridge.FallbackLiveTest"], where)
     assert outcomes and not [outcome.trace for outcome in outcomes if outcome.trace], outcomes[0].trace
-    assert phone.process.wait(30) != 0
+    assert phone.process.wait(120) != 0
 
 
 @pytest.mark.parametrize("transport", ["HTTP", "SOCKET"])

@@ -202,19 +202,19 @@ def test_calls_that_wait_for_a_scan_share_one(tmp_path: Path, monkeypatch: pytes
     def slow(root: Path, only: Path | None) -> Models:
         scans.append(root)
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return scan(root, only)
 
     repository = Repository(tmp_path)
     monkeypatch.setattr(repositories, "scan", slow)
     with ThreadPoolExecutor(MANY) as pool:
         first = pool.submit(repository.refresh)
-        assert begun.wait(30)
+        assert begun.wait(120)
         (tmp_path / "late.tflite").write_bytes(b"\0\0\0\0TFL3")
         others = [pool.submit(repository.refresh) for _ in range(MANY - 1)]
         go_on.set()
         for call in [first, *others]:
-            call.result(30)
+            call.result(120)
     assert len(scans) <= MANY and "late" in repository.models()
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.live
 
 ROW = [5.1, 3.5, 1.4]
 PEERS = 3
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 MORE_MEMORY = 32 * 2**20
 """What allocators may keep: a leak of a file of 20 kB a load would show."""
 

@@ -24,7 +24,7 @@ from pocketserve_client.errors import PocketserveError
 from pocketserve_wire.frames import Frame, FrameType, encode_frame, json_frame
 from pocketserve_wire.strict_json import dumps
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 SHORT_S = 0.3
 """Of the clients whose patience is to end."""
 

@@ -27,7 +27,7 @@ from ports import free_port
 TOKEN = "t" * 43
 SEVEN = MODELS / "digits" / "samples" / "7.png"
 SECRETS = (TOKEN.encode(), b"digits", b"/v2", b"pairing", SEVEN.read_bytes()[:16])
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 CALLS: dict[str, Callable[[Client], object]] = {
     "is_ready": Client.is_ready,

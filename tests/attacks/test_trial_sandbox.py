@@ -38,7 +38,7 @@ def call(number, *arguments):
 def thread():
     one = threading.Thread(target=print)
     one.start()
-    one.join(30)
+    one.join(120)
 
 def own_file():
     with tempfile.NamedTemporaryFile() as file:

@@ -14,7 +14,7 @@ from framed import ClosedError, Framed
 from pocketserve.api.routes import ROUTES
 from pocketserve.transports.http.page import read_page
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 HTML = {"Accept": "text/html"}
 
 

@@ -23,7 +23,7 @@ from pocketserve.cli.running.open import page_address
 
 TICKET = "s_jGnoE90TBArsLqlPqmNAjeRMfBj0pgf96f0dscvxE"
 ANSWER = {"ticket": TICKET, "expires_in": 60, "url": "http://127.0.0.1:8470/"}
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture(autouse=True)

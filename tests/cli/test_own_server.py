@@ -16,7 +16,7 @@ from conftest import MODELS
 from pocketserve.cli.own_server import own_server
 from pocketserve_client import Client
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 KILLED = (
     "import os, sys; from pathlib import Path; from pocketserve.cli.own_server import own_server\n"
     "with own_server(Path(sys.argv[1])) as server:\n"

@@ -220,7 +220,7 @@ def pages() -> Iterator[str]:
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
-    thread.join(10)
+    thread.join(120)
     server.server_close()
 
 

@@ -25,7 +25,7 @@ from pocketserve_client.transport import Answer
 from pocketserve_wire import DATATYPES, ErrorCode, Tensor
 from pocketserve_wire.limits import MAX_TENSORS
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 FLOWERS = np.array([[5.1, 3.5, 1.4], [6.2, 2.9, 4.3]], np.float32)
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.live
 FLOWER = np.array([[5.1, 3.5, 1.4]], np.float32)
 DIGIT = (MODELS / "digits/samples/7.png").read_bytes()
 BACKGROUND = {"priority": 6}  # what a server with little power refuses
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from pocketserve_client.errors import GatewayError
 
 LOST = (500, b"Internal Server Error")
 ANSWER = (200, json.dumps({"predictions": [{"value": 1.5}]}).encode())
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class Proxy(http.server.ThreadingHTTPServer):

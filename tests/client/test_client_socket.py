@@ -27,7 +27,7 @@ from pocketserve_client import (
 from pocketserve_client import connection as connection_module
 from ports import free_port
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 pytestmark = pytest.mark.live
 
 

@@ -19,7 +19,7 @@ from pocketserve_wire.handshake import ConnectionLimits, ServerHandshake
 from wire.wire_vectors import Vector, load
 
 KEY = b"key"
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 LIMITS = ConnectionLimits(2**20, 8, 2**20, 300_000, "test/1")
 # The client takes answers of any size; and HTTP in place of frames is seen before READY.
 BAD = [v for v in load("invalid", "frames") if v.facts["receiver"] == "client" and v.facts["state"] == "ready"]

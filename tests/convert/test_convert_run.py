@@ -41,7 +41,7 @@ from pocketserve.runtimes.registry import format_named, missing_framework
 
 MODES = ("fp16", "dynamic", "int8")
 FAULTY = Converter("faulty", ("tflite",), "tflite", "convert.faulty_tool", quantize=MODES)
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 @pytest.fixture

@@ -295,7 +295,7 @@ def test_something_else_where_clients_look(phone, status, told):
         thread = threading.Thread(target=other.handle_request)
         thread.start()
         finding = server_finding(phone, url=f"http://127.0.0.1:{other.server_port}")
-        thread.join(10)
+        thread.join(120)
     assert finding.level is Level.WARNING and f"something else answers there, {told}" in finding.sentence
 
 

@@ -25,7 +25,7 @@ from pocketserve.tensors import Array
 from pocketserve.trust.store import TrustStore
 from queue_entries import FunctionEntry, run
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 Function = Callable[[Array], Array]
 
 

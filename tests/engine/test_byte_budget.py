@@ -14,7 +14,7 @@ from pocketserve.engine.lifecycle.byte_budget import ByteBudget
 from pocketserve.tasks.cancellation import byte_reservation, cancellation_scope, hold_bytes
 from pocketserve_wire import ApiError, ErrorCode
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 @contextmanager

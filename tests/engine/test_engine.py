@@ -37,7 +37,7 @@ from pocketserve.runtimes.tflite.session import TfliteRuntime
 from pocketserve_wire import ApiError, ErrorCode
 from queue_entries import FunctionEntry, run
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 DATA = ROOT / "tests" / "runtimes" / "data"
 FOREVER = 1e9
 LABELS = "".join(f"{digit}\n" for digit in range(10)).encode()

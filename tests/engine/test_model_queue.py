@@ -15,7 +15,7 @@ from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve_wire import ApiError, ErrorCode
 from queue_entries import FunctionEntry, run
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 
 
 class ExclusiveSession:

@@ -31,7 +31,7 @@ from pocketserve.runtimes.registry import FORMATS, runtime_for
 from pocketserve_wire import ApiError, ErrorCode
 
 LOW, HOT = 15.0, 42.0
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 
 
 # --- The policy

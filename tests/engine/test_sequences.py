@@ -17,7 +17,7 @@ from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve_wire import ApiError, ErrorCode
 from queue_entries import FunctionEntry
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 class Counted:

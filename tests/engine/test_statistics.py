@@ -122,14 +122,14 @@ def test_no_count_is_lost_between_threads(threads):
     statistics, start = VersionStatistics(), threading.Barrier(threads)
 
     def record() -> None:
-        start.wait(20)
+        start.wait(120)
         for _ in range(500):
             statistics.record_success(Timing(1, 1, 1, 1, rows=2))
             statistics.record_failure(1)
 
     with ThreadPoolExecutor(threads) as pool:
         for future in [pool.submit(record) for _ in range(threads)]:
-            future.result(20)
+            future.result(120)
     found = document(statistics)
     assert found["inference_count"] == 2 * threads * 500
     assert found["inference_stats"]["success"] == {"count": threads * 500, "ns": 4 * threads * 500}

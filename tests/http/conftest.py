@@ -16,7 +16,7 @@ import pytest
 
 from conftest import ROOT, Server, start_server
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 SMALL_MODELS = ROOT / "tests" / "runtimes" / "data"
 KIT = ("dynamic_batch", "int8_io", "two_signatures", "strings", "two_inputs", "several_outputs", "custom_op")
 

@@ -19,7 +19,7 @@ from pocketserve.transports.http.server import HttpServer
 from pocketserve_wire.limits import FIRST_BODY_BYTES, TENSOR_ALIGNMENT
 
 TOKEN = "t" * 43
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def noise(length: int, seed: int = 0) -> bytes:

@@ -109,7 +109,7 @@ def test_a_fault_while_an_answer_is_compressed_is_internal_and_counted_once(side
 
 
 def test_an_application_on_demand_is_made_once():
-    made, together = [], threading.Barrier(8, timeout=30)
+    made, together = [], threading.Barrier(8, timeout=120)
 
     def make():
         made.append(1)
@@ -125,7 +125,7 @@ def test_an_application_on_demand_is_made_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert made == [1] and sorted(answers) == [[b"/%d" % number] for number in range(8)]
 
 

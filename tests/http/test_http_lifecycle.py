@@ -31,11 +31,11 @@ from pocketserve.server import Endpoints, write_ready_file
 from pocketserve_wire.addresses import Address
 from ports import free_port
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 BUSY_S = 240.0
 """For an answer that a hundred thousand runs of a model make, which other work on the machine holds up."""
-ENDS_S = 20.0
-"""For a server to end, however busy the machine."""
+ENDS_S = 50.0
+"""For a server to end, however busy the machine; less than WAITS allows, which it must not use up."""
 
 WAITS = ("--drain-timeout", "60")
 """What is waited for, is waited for for longer."""

@@ -21,7 +21,7 @@ from pocketserve.transports.http.data_plane import create_server_app
 from pocketserve.transports.http.server import HttpServer
 from queue_entries import run
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 QUEUE, THREADS = 4, 12
 CALLERS = 48
 BODY = json.dumps({"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.8, 3.0, 4.3]}]})

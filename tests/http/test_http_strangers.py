@@ -10,7 +10,7 @@ import pytest
 from conftest import Server
 
 LARGE = 50_000_000
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 def send_headers(server: Server, *lines: str) -> tuple[int, dict[str, str]]:

@@ -131,7 +131,7 @@ def ask_socket(server: Server, cases: list[Case], count: int, seed: int) -> Outc
 def ask_http(server: Server, cases: list[Case], count: int, seed: int) -> Outcome:
     """One request after the other on one connection."""
     draw, ended, deadline = random.Random(seed), Outcome(), time.monotonic() + ALLOWED_S
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     for number in range(1, count + 1):
         case = draw.choice(cases)
         headers = {

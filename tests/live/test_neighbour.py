@@ -18,7 +18,7 @@ from pocketserve_wire.frames import Extension, encode_retry_after
 
 pytestmark = pytest.mark.live
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 ROW = [5.8, 3.0, 4.3]
 TENSOR = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": ROW}
 

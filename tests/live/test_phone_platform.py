@@ -17,12 +17,13 @@ pytestmark = pytest.mark.live
 
 SEVEN = MODELS / "digits" / "samples" / "7.png"
 ANDROID = """
-import os, sys
+import ctypes, os, sys, types  # before the platform changes: Python 3.13's ctypes opens Android's libpython
 sys.platform = "android"
 real = os.uname()
 os.uname = lambda: os.uname_result(("Android", *real[1:]))
 import platform
 platform.system = lambda: "Android"
+platform.android_ver = lambda: types.SimpleNamespace(release="15")  # Python 3.13's asks Android's C library
 """
 ABSENT = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)"
 BROKEN = {

@@ -64,7 +64,7 @@ def test_the_watch_sees_what_native_code_connects_to(watch: ConnectWatch) -> Non
     )
     environment = {**os.environ, **watch.environment}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
-    watch.join(30)
+    watch.join(120)
     assert done.stdout == "127.0.0.1\n", done.stderr
     assert watch.addresses == ["192.0.2.1 53", "192.0.2.1 53", "127.0.0.1 9", "127.0.0.1 9"]
     assert watch.strangers() == ["192.0.2.1 53"]
@@ -87,7 +87,7 @@ def test_a_server_connects_to_nobody_and_leaves_the_home_as_it_was(
     )
     assert answer.status_code == 200 and answer.json()["version"] == version, answer.text
     assert server.stop() == 0
-    watch.join(30)
+    watch.join(120)
     assert watch.strangers() == []
     assert list(home.rglob("*")) == []
     assert SOCKET_VARIABLE not in server.log.read_text(errors="replace")

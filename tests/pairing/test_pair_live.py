@@ -27,7 +27,7 @@ from pocketserve_client import Client, PairingFailedError, ServerError, pair
 from pocketserve_wire import ApiError
 from pocketserve_wire.pairing import ClientExchange
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120.0
 
 
 @pytest.fixture

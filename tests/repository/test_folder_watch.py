@@ -128,18 +128,18 @@ def test_who_comes_while_it_is_read_waits(tmp_path: Path) -> None:
 
     def read() -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
 
     watch = FolderWatch(tmp_path, None, read)
     (tmp_path / "file").write_text("")
     first, second = (threading.Thread(target=watch.catch_up) for _ in range(2))
     first.start()
-    assert begun.wait(30) and watch.has_changes()
+    assert begun.wait(120) and watch.has_changes()
     second.start()
     assert second.is_alive()
     go_on.set()
     for thread in (first, second):
-        thread.join(30)
+        thread.join(120)
     assert not first.is_alive() and not second.is_alive() and not watch.has_changes()
     watch.close()
 

@@ -109,7 +109,7 @@ def test_what_a_killed_process_left_is_swept_and_nothing_else(tmp_path: Path, en
         assert process.stdout.readline() == b"taken\n"
         if end != "alive":
             process.stdin.close()
-            assert process.wait(30) == (-signal.SIGKILL if end == "killed" else 0)
+            assert process.wait(120) == (-signal.SIGKILL if end == "killed" else 0)
         left = copies(tmp_path)
         assert len(left) == (0 if end == "ended" else 1)
         own = SnapshotStore(tmp_path / "state").take(version, entry.folder)

@@ -518,7 +518,7 @@ def test_after_its_process_was_killed_the_session_works_on(runtime: TfjsRuntime,
     pid = runtime.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while runtime.pid is not None:  # the kernel takes a moment
         assert time.monotonic() < deadline
     np.testing.assert_allclose(answer(session), X @ KERNEL + BIAS)
@@ -569,7 +569,7 @@ def test_a_hung_process_cannot_block_large_inputs(folder: Path) -> None:
 def test_an_idle_process_ends_itself_and_comes_back(folder: Path) -> None:
     runtime = TfjsRuntime(idle=0.1)
     session = runtime.open(ModelSource(folder))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while runtime.pid is not None:
         assert time.monotonic() < deadline
     np.testing.assert_allclose(answer(session), X @ KERNEL + BIAS)
@@ -611,7 +611,7 @@ def test_the_process_ends_with_its_parent(folder: Path) -> None:
         check=True,
         env={**os.environ, "PYTHONPATH": paths},
     )
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while _exists(int(done.stdout)):
         assert time.monotonic() < deadline
 

@@ -253,7 +253,7 @@ def test_threads_may_take_turns():
     for number in (1, 2, 3, 4):
         thread = threading.Thread(target=run, args=(number,))
         thread.start()
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     assert results == {number: pytest.approx(2.5 * number) for number in (1, 2, 3, 4)}
 
 

@@ -18,7 +18,7 @@ from pocketserve_simulate.phone.device import DEVICES, PhoneModel
 from pocketserve_simulate.phone.phone import Phone
 from ports import free_port
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 FLOWER, WIDTH = [5.1, 3.5, 1.4], 0.2266
 QUICK = dataclasses.replace(DEVICES["mid"], speed=1.0)
 """A phone at the desktop's speed, where a test is not about speed."""

@@ -97,7 +97,7 @@ def test_the_duty_cycle_stops_and_continues():
     cycle = DutyCycle(sent)
     try:
         cycle.set(0.5, False)
-        assert sent.enough.wait(30)
+        assert sent.enough.wait(120)
         cycle.set(0.5, True)
         assert sent.stopped
         after = len(sent.signals)

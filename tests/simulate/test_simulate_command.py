@@ -70,7 +70,7 @@ class Run:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(120)
         if self.process.stdin is not None:
             self.process.stdin.close()
 

@@ -20,7 +20,7 @@ from ports import free_port
 
 pytestmark = [pytest.mark.live, pytest.mark.simulated]
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 def stream(extra: str = "", model: str = "petals") -> Stream:

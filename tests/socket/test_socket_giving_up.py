@@ -47,7 +47,7 @@ def test_a_deadline_counts_from_the_header(new_server, models_copy):
         try:
             peer.next()
         except TimeoutError:
-            peer.socket.settimeout(30)
+            peer.socket.settimeout(120)
         peer.send(request[-1:])
         answer = peer.answer()
         assert (answer.status, answer.code) == (504, "DEADLINE_EXCEEDED")

@@ -45,7 +45,7 @@ def test_the_server_is_silent_until_hello_is_whole(stranger):
     stranger.socket.settimeout(0.05)
     with pytest.raises(TimeoutError):
         stranger.socket.recv(1)
-    stranger.socket.settimeout(10)
+    stranger.socket.settimeout(120)
     stranger.send(text[-1:])
     challenge = json.loads(bytes(stranger.frame(FrameType.CHALLENGE).body))
     assert (challenge["v"], challenge["auth"]) == (1, "hmac-sha256")
@@ -208,7 +208,7 @@ def test_an_error_from_a_stranger_ends_it(stranger):
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"])
 def test_http_on_the_wrong_port_is_told_so(server, method):
-    with socket.create_connection(("127.0.0.1", server.socket_port), 10) as connection:
+    with socket.create_connection(("127.0.0.1", server.socket_port), 120) as connection:
         connection.sendall(method[:2].encode())
         connection.sendall(f"{method[2:]} /v2 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         received = b""

@@ -319,7 +319,7 @@ def test_runs_are_made_when_no_thread_can_be_had(local, pool, until, monkeypatch
         monkeypatch.setattr(threading.Thread, "start", none_left)
     else:
         workers._maximum = 1
-    crowd.peer.socket.settimeout(5)
+    crowd.peer.socket.settimeout(120)
     with contextlib.closing(crowd.peer) as peer:
         crowd.go()
         answers = peer.answers(WAITERS + len(sent))

@@ -17,7 +17,7 @@ from pocketserve_wire.frames import Frame, FrameType, encode_frame
 from pocketserve_wire.handshake import NONCE_BYTES, ClientHandshake
 from wire.wire_vectors import Vector, load
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 MAX = 2**26
 BAD = [v for v in load("invalid", "frames") if v.facts["receiver"] == "server"]
 GOOD = [v for v in load("valid", "frames") if v.facts["receiver"] == "server" and v.facts["state"] == "ready"]

@@ -37,7 +37,7 @@ def fields(server: Server) -> list[dict[str, Any]]:
 
 def exchange(port: int, sent: bytes) -> bytes:
     """What a port answers to some bytes until it closes the connection."""
-    with closing(socket.create_connection(("127.0.0.1", port), 10)) as connection:
+    with closing(socket.create_connection(("127.0.0.1", port), 120)) as connection:
         connection.sendall(sent)
         received = b""
         while part := connection.recv(65536):
@@ -132,7 +132,7 @@ def test_on_a_terminal_requests_are_listed(tmp_path: Path) -> None:
         text = read_until(main, "the socket protocol is spoken at")
         url = re.search(r"http://127\.0\.0\.1:\d+", text)
         assert url is not None
-        requests.get(f"{url[0]}/v2/models", timeout=10)
+        requests.get(f"{url[0]}/v2/models", timeout=120)
         assert "INFO http GET /v2/models 200 - " in read_until(main, " B out")
     os.close(main)
 
@@ -144,9 +144,9 @@ def test_no_request_waits_for_a_log_that_nobody_reads(tmp_path: Path) -> None:
         assert url is not None
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
         for _ in range(60):
-            assert session.get(f"{url[0]}/v2/models", timeout=10).status_code == 200
+            assert session.get(f"{url[0]}/v2/models", timeout=120).status_code == 200
         text = os.read(reader, 4096).decode()
-        session.get(f"{url[0]}/v2/models", timeout=10)
+        session.get(f"{url[0]}/v2/models", timeout=120)
         text += read_until(reader, " B out")
     os.close(reader)
     missing = re.search(r"WARNING (\d+) lines are missing here: nobody read standard error\n", text)
@@ -183,7 +183,7 @@ def serving(tmp_path: Path, log: int, *options: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def test_lines_of_text_and_no_debugging_of_other_packages(new_server: StartServer) -> None:

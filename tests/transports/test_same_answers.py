@@ -16,7 +16,7 @@ from framed import Framed
 from pocketserve.api.routes import ROUTES
 from pocketserve_wire.limits import MAX_JSON_SCALARS, MAX_JSON_STRINGS
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 LENGTH = "Inference-Header-Content-Length"
 
 
