@@ -236,7 +236,7 @@ class Service:
         Raises:
             ApiError: MODEL_NOT_FOUND.
         """
-        self._follow_changes()
+        self._follow_changes(name)
         return self.repository.model(name)
 
     # Repository control
@@ -335,9 +335,9 @@ class Service:
         """Take up what changes in the models folder with the next request. Called before requests are accepted."""
         self._watch = self.repository.watch(self._rescan)
 
-    def _follow_changes(self) -> None:
+    def _follow_changes(self, model: str | None = None) -> None:
         if self._watch is not None:
-            self._watch.catch_up()
+            self._watch.catch_up(model)
 
     # Inference
 
@@ -361,7 +361,7 @@ class Service:
 
     def _follow_and_start(self, call: InferenceCall) -> Job | None:
         try:
-            self._follow_changes()
+            self._follow_changes(call.model)
         except ApiError as error:
             call.done(error)
             return None
@@ -420,7 +420,7 @@ class Service:
         return target
 
     def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:
-        self._follow_changes()
+        self._follow_changes(name)
         entry = self.repository.model(name)
         if not entry.versions:
             raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {entry.problem}")

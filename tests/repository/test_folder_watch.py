@@ -144,6 +144,87 @@ def test_who_comes_while_it_is_read_waits(tmp_path: Path) -> None:
     watch.close()
 
 
+class SlowReader:
+    """Blocks its first reading until it is released."""
+
+    def __init__(self) -> None:
+        self.begun, self.release = threading.Event(), threading.Event()
+        self.reads = 0
+
+    def __call__(self) -> None:
+        self.reads += 1
+        self.begun.set()
+        assert self.release.wait(60)
+
+
+def test_a_request_does_not_wait_for_changes_of_other_models(tmp_path: Path) -> None:
+    reader = SlowReader()
+    for name in ("good", "big"):
+        (tmp_path / name).mkdir()
+    watch = FolderWatch(tmp_path, None, reader)
+    (tmp_path / "big" / "file").write_text("")
+    watch.catch_up("good")  # has the folder read by another thread
+    assert reader.begun.wait(60)
+    (tmp_path / "big" / "another").write_text("")  # while the folder is read
+    watch.catch_up("good")
+    assert reader.reads == 1 and watch.has_changes()
+    reader.release.set()
+    watch.catch_up()
+    assert reader.reads == 2 and not watch.has_changes()
+    watch.close()
+
+
+@pytest.mark.parametrize("entry", ["good/file", "good.tflite", "good"])
+def test_a_request_waits_for_changes_of_its_own_model(tmp_path: Path, entry: str) -> None:
+    reader = SlowReader()
+    for name in ("good", "big"):
+        (tmp_path / name).mkdir()
+    watch = FolderWatch(tmp_path, None, reader)
+    (tmp_path / "big" / "file").write_text("")
+    watch.catch_up("good")
+    assert reader.begun.wait(60)
+    if entry == "good":
+        (tmp_path / "good").rename(tmp_path / "away")
+    else:
+        (tmp_path / entry).write_text("")
+    reader.release.set()
+    watch.catch_up("good")
+    assert reader.reads == 2 and not watch.has_changes()
+    watch.close()
+
+
+def test_changes_during_a_reading_that_fails_are_read_again(tmp_path: Path, reader: Reader) -> None:
+    (tmp_path / "m").mkdir()
+    watch = FolderWatch(tmp_path, None, reader)
+    reader.failures = 1
+    (tmp_path / "m" / "file").write_text("")
+    watch.catch_up("m")
+    watch.catch_up("m")
+    assert reader.reads == 2 and not watch.has_changes()
+    watch.close()
+
+
+@pytest.mark.parametrize("limit", ["names", "events"])
+def test_more_changes_than_are_kept_concern_every_model(
+    tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    watch = FolderWatch(tmp_path, None, reader)
+    if limit == "names":
+        monkeypatch.setattr(folder_watch, "MAX_NAMES", 1)
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").mkdir()
+    else:
+        queued = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").mkdir()
+        for _ in range(queued // 2):  # equal events in a row would be merged
+            (tmp_path / "a").chmod(0o700)
+            (tmp_path / "b").chmod(0o700)
+    watch.catch_up("good")
+    assert reader.reads == 1 and not watch.has_changes()  # by this thread
+    watch.close()
+
+
 def test_events_that_another_thread_takes_meanwhile_are_changes(
     watch: FolderWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketserve.repository.scan import ModelEntry, Models, locate, scan
+from pocketserve.repository import scan as scan_module
+from pocketserve.repository.scan import MAX_VERSIONS, ModelEntry, Models, locate, scan
 from pocketserve.runtimes.model_format import ModelFormat
 from pocketserve.runtimes.registry import FORMATS, MARKERS, SUFFIXES
 
@@ -519,6 +520,73 @@ def test_a_folder_that_cannot_be_read(
         {},
         "the folder m cannot be read: Permission denied; chmod u+rx it",
     )
+
+
+def test_a_folder_with_more_models_than_a_model_has_versions(tmp_path: Path) -> None:
+    names = [f"big/f{number:05}.tflite" for number in range(MAX_VERSIONS)]
+    fill(tmp_path, *names, "other.tflite")
+    assert len(scan(tmp_path)["big"].versions) == MAX_VERSIONS
+    fill(tmp_path, "big/one_more.tflite")
+    entry = scan(tmp_path)["big"]
+    assert not entry.versions
+    assert entry.problem == (
+        f"the folder big holds {MAX_VERSIONS + 1} models; a model has {MAX_VERSIONS} versions at most: list the ones "
+        "to serve under [versions] in model.toml, or move the others to another folder"
+    )
+    assert list(scan(tmp_path)["other"].versions) == ["tflite"]
+    fill(tmp_path, big='[versions]\nbest = { file = "f00007.tflite" }\n')
+    assert versions(scan(tmp_path)["big"]) == {"best": "f00007.tflite"}
+
+
+@pytest.mark.parametrize("layout", ["big/{}/model.tflite", "big/onnx/model_{}.onnx"])
+def test_too_many_versions_in_other_layouts(tmp_path: Path, layout: str) -> None:
+    fill(tmp_path, *(layout.format(number) for number in range(MAX_VERSIONS + 1)))
+    entry = scan(tmp_path)["big"]
+    assert not entry.versions and f"holds {MAX_VERSIONS + 1} models" in str(entry.problem)
+
+
+def test_the_work_for_one_folder_grows_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with the square of their number."""
+    monkeypatch.setattr(scan_module, "MAX_VERSIONS", 1000)
+    calls = 0
+
+    def counted(stem: str, base: str) -> str | None:
+        nonlocal calls
+        calls += 1
+        return suffix(stem, base)
+
+    suffix = scan_module._suffix
+    monkeypatch.setattr(scan_module, "_suffix", counted)
+    fill(tmp_path, *(f"big/f{number}.tflite" for number in range(300)))
+    assert len(scan(tmp_path)["big"].versions) == 300
+    assert calls <= 2 * 300
+
+
+def test_a_manifest_that_names_many_files_lists_their_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "".join(f'v{number} = {{ file = "v{number}.zip" }}\n' for number in range(50))
+    fill(tmp_path, *(f"big/v{number}.zip" for number in range(50)), big=f"[versions]\n{lines}")
+    listings: list[Path] = []
+
+    def listed(folder: Path) -> frozenset[str]:
+        listings.append(folder)
+        return frozenset(os.listdir(folder))
+
+    monkeypatch.setattr(scan_module, "_names_in", listed)
+    assert len(scan(tmp_path)["big"].versions) == 50
+    assert listings == [tmp_path / "big"]
+
+
+def test_a_link_to_a_folder_around_it_is_no_model(tmp_path: Path) -> None:
+    fill(tmp_path, "a.tflite", "m/1/m.tflite")
+    (tmp_path / "self").symlink_to(".")
+    (tmp_path / "up").symlink_to("..")
+    (tmp_path / "m" / "2").symlink_to(".")
+    (tmp_path / "m" / "3").symlink_to("../..")
+    found = scan(tmp_path)
+    assert list(found) == ["a", "m"]
+    assert list(found["m"].versions) == ["1"]
 
 
 def test_a_thousand_models(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
 """Notices changes in the models folder. Nothing runs while nobody asks, and a question is one system call.
 
 Linux queues an event before the call that made the change returns (inotify(7)), so whoever asks after a change hears of
-it. A file that is written counts when its writer closes it.
+it. A file that is written counts when its writer closes it. A request waits for the changes of its own model only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import logging
 import os
+import struct
 import sys
 import termios
 import threading
@@ -28,9 +30,14 @@ POLL_S = 1.0
 
 WAIT_S = 60.0  # for a reading that another thread has begun; a hundred thousand files take eight seconds
 
+MAX_NAMES = 1 << 16
+"""Names of changed entries that are kept until they are read; beyond that, any model may have changed."""
+
 _ATTRIBUTES, _CLOSED, _CREATED, _DELETED = 0x4, 0x8, 0x100, 0x200  # linux/inotify.h
 _MOVED_FROM, _MOVED_TO, _SELF_DELETED, _SELF_MOVED = 0x40, 0x80, 0x400, 0x800
 _ONLY_FOLDERS = 0x01000000
+_OVERFLOW = 0x4000
+_EVENT_HEAD = struct.Struct("=iIII")  # watch descriptor, mask, cookie, length of the name behind it
 _EVENTS = _ATTRIBUTES | _CLOSED | _CREATED | _DELETED | _MOVED_FROM | _MOVED_TO | _SELF_DELETED | _SELF_MOVED
 _MAX_EVENT_BYTES = 1 << 16
 
@@ -51,6 +58,11 @@ class FolderWatch:
         self._reading = threading.Lock()
         self._is_behind = False  # while it is read, and after that as long as the root is gone
         self._read_at = time.monotonic()
+        self._events = threading.Lock()  # guards what follows
+        self._tops: dict[int, str] = {}  # watch descriptor -> the entry of the root that the folder lies in
+        self._unread = _Changes()
+        self._has_unread = False
+        self._being_read = _Changes()
         self._descriptor = _open_inotify()
         self._add_folders()
 
@@ -61,19 +73,51 @@ class FolderWatch:
         length = bytearray(4)  # not bytes, which fcntl tries to write to first, and makes a text of the fault
         fcntl.ioctl(self._descriptor, termios.FIONREAD, length)
         # In this order: an event that is taken off the queue in between was preceded by the mark.
-        return any(length) or self._is_behind
+        return any(length) or self._is_behind or self._has_unread
 
-    def catch_up(self) -> None:
-        """Have the folder read if it has changed; what was changed before the call is read when it returns."""
-        if not self.has_changes() or not self._reading.acquire(timeout=WAIT_S):
+    def catch_up(self, model: str | None = None) -> None:
+        """Have the folder read if it has changed; what was changed before the call is read when it returns.
+
+        Args:
+            model: the only model that matters to the caller. Changes of other models are read by another thread, and
+                are not waited for.
+        """
+        if not self.has_changes():
+            return
+        if model is not None and not self._may_have_changed(model):
+            self._read_in_background()
+        elif self._reading.acquire(timeout=WAIT_S):
+            self._read_changes()
+
+    def _may_have_changed(self, model: str) -> bool:
+        if self._descriptor < 0:
+            return True
+        self._take_events()
+        with self._events:
+            return self._unread.concern(model) or self._being_read.concern(model)
+
+    def _read_in_background(self) -> None:
+        """Start a thread that reads the changes, unless a thread is reading already."""
+        if not self._reading.acquire(blocking=False):
             return
         try:
-            if self.has_changes():
-                self._is_behind = True
-                self._forget_events()
-                self._is_behind = not self._add_folders() or not self._read_safely()
-        finally:
+            threading.Thread(target=self._run_in_background, name="pocketserve-folder", daemon=True).start()
+        except RuntimeError:  # no threads to spare: the next request tries again
             self._reading.release()
+
+    def _run_in_background(self) -> None:
+        with contextlib.suppress(ApiError):  # the next request tries again
+            self._read_changes()
+
+    def _read_changes(self) -> None:
+        """Read the folder if it has changed. The calling thread has acquired the lock, which is released here."""
+        try:
+            if self.has_changes():
+                self._begin_reading()
+                is_watched = self._add_folders()
+                self._is_behind = not (is_watched and self._read_safely())
+        finally:
+            self._end_reading()
 
     def read_now(self) -> None:
         """Have the folder read, whatever was seen of it; what was seen before the call is no change any more.
@@ -84,19 +128,35 @@ class FolderWatch:
             self._read()
             return
         try:
-            self._is_behind, self._read_at = True, time.monotonic()
-            self._forget_events()
+            self._read_at = time.monotonic()
+            self._begin_reading()
             is_watched = self._add_folders()
             self._read()
             self._is_behind = not is_watched
         finally:
-            self._reading.release()
+            self._end_reading()
 
     def close(self) -> None:
         """Give the descriptor back."""
-        descriptor, self._descriptor = self._descriptor, -1
+        with self._events:  # no thread reads from it
+            descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+    def _begin_reading(self) -> None:
+        """Take the events off the queue: the changes are found by reading."""
+        self._is_behind = True
+        self._take_events()
+        with self._events:
+            self._being_read.merge(self._unread)
+            self._unread = _Changes()
+            self._has_unread = False
+
+    def _end_reading(self) -> None:
+        if not self._is_behind:  # else a reading has failed, and its changes are still to be read
+            with self._events:
+                self._being_read = _Changes()
+        self._reading.release()
 
     def _read_safely(self) -> bool:
         self._read_at = time.monotonic()
@@ -111,26 +171,51 @@ class FolderWatch:
             log.exception("the models folder is served as it was")
         return True
 
-    def _forget_events(self) -> None:
-        """Take the events off the queue: what has changed is found by reading."""
-        try:
-            while self._descriptor >= 0 and os.read(self._descriptor, _MAX_EVENT_BYTES):
+    def _take_events(self) -> None:
+        """Take the events off the queue, and note the entries of the root that they are about."""
+        with self._events:
+            self._has_unread = True  # before the queue is empty, see has_changes
+            try:
+                while self._descriptor >= 0:
+                    events = os.read(self._descriptor, _MAX_EVENT_BYTES)
+                    self._note(events)
+            except BlockingIOError:
                 pass
-        except BlockingIOError:
-            pass
+            self._has_unread = not self._unread.is_empty
+
+    def _note(self, events: bytes) -> None:
+        at = 0
+        while at < len(events):
+            watch, mask, _, length = _EVENT_HEAD.unpack_from(events, at)
+            at += _EVENT_HEAD.size
+            name = events[at : at + length].rstrip(b"\0")
+            at += length
+            top = self._tops.get(watch)
+            if top is None or mask & _OVERFLOW:
+                self._unread.is_everything = True
+            else:
+                self._unread.add(top or os.fsdecode(name))
 
     def _add_folders(self) -> bool:
         """Watch every folder, also those that are watched already; return whether the root could be."""
         if self._descriptor < 0:
             return True
         add = _libc().inotify_add_watch
+        root = str(self._root)
+        tops: dict[int, str] = {}
         for number, folder in enumerate(self._folders()):
-            if number == MAX_FOLDERS or (
-                add(self._descriptor, os.fsencode(folder), _EVENTS | _ONLY_FOLDERS) < 0
-                and ctypes.get_errno() in (errno.ENOSPC, errno.ENOMEM)
-            ):
-                log.warning("only %d folders of models are watched; `pocketserve reload` reads the others", number)
+            if number == MAX_FOLDERS:
+                _warn_of_unwatched(number)
                 break
+            watch = add(self._descriptor, os.fsencode(folder), _EVENTS | _ONLY_FOLDERS)
+            if watch >= 0:
+                below = folder.removeprefix(root).strip("/")
+                tops[watch] = below.partition("/")[0]
+            elif ctypes.get_errno() in (errno.ENOSPC, errno.ENOMEM):
+                _warn_of_unwatched(number)
+                break
+        with self._events:
+            self._tops = tops
         return self._root.is_dir()
 
     def _folders(self) -> Iterator[str]:
@@ -139,6 +224,41 @@ class FolderWatch:
         for folder, inner, _ in os.walk(self._only or self._root):
             inner[:] = [name for name in inner if not name.startswith(".")]
             yield folder
+
+
+class _Changes:
+    """Entries of the models folder that have changed."""
+
+    def __init__(self) -> None:
+        self.is_everything = False
+        self._names: set[str] = set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing has changed."""
+        return not (self.is_everything or self._names)
+
+    def add(self, name: str) -> None:
+        """Add an entry; an empty name is the folder itself."""
+        if not name or len(self._names) >= MAX_NAMES:
+            self.is_everything = True
+        else:
+            self._names.add(name)
+
+    def merge(self, other: _Changes) -> None:
+        """Add the changes of another collection."""
+        self.is_everything = self.is_everything or other.is_everything
+        self._names |= other._names
+
+    def concern(self, model: str) -> bool:
+        """Return whether a model may have changed: its entry has its name, perhaps with an ending."""
+        if self.is_everything or model in self._names:
+            return True
+        return any(name.startswith(f"{model}.") for name in self._names)
+
+
+def _warn_of_unwatched(number: int) -> None:
+    log.warning("only %d folders of models are watched; `pocketserve reload` reads the others", number)
 
 
 def _open_inotify() -> int:

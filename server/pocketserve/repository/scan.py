@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,9 @@ from pocketserve.runtimes.registry import (
 from pocketserve_wire.files.plain_file import lies_in
 
 TRITON_CONFIG = "config.pbtxt"
+
+MAX_VERSIONS = 64
+"""Versions of a model whose manifest names none: a folder of thousands of checkpoints is no model."""
 
 MAX_DIGITS = 19  # of a version that is a number: as many as TensorFlow Serving's have
 
@@ -50,6 +54,10 @@ class ModelEntry(NamedTuple):
     default_version: str = ""  # answers requests that name no version; empty when there is none at all
     manifest: Manifest = Manifest()
     problem: str | None = None  # a fault of the whole model; one that was loaded before keeps its versions
+
+
+class TooManyVersions(Exception):
+    """A folder holds more models than one model has versions."""
 
 
 class Models(Mapping[str, ModelEntry]):
@@ -78,6 +86,8 @@ class Models(Mapping[str, ModelEntry]):
             if name.startswith("."):
                 continue
             path = root / name
+            if _leads_upwards(path):
+                continue
             if path.is_dir():  # unlike a directory entry's own is_dir, false for a link that leads to itself
                 if is_valid_name(name):
                     self._folders.add(name)
@@ -124,6 +134,13 @@ class Models(Mapping[str, ModelEntry]):
         return self._entries.setdefault(name, self._scan(name))  # of two that read at the same time, the first counts
 
     def _scan(self, name: str) -> ModelEntry | None:
+        try:
+            return self._scan_model(name)
+        except TooManyVersions as error:
+            folder = self._root / name if name in self._folders else self._root
+            return ModelEntry(name, folder, problem=str(error))
+
+    def _scan_model(self, name: str) -> ModelEntry | None:
         model = None
         if name in self._folders:
             path = self._root / name
@@ -184,10 +201,8 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
         if problem is not None:
             return ModelEntry(folder.name, folder, problem=problem)
         manifest = Manifest(labels=labels)
-    if manifest.versions:
-        versions = {name: _declared_version(name, options, folder) for name, options in manifest.versions.items()}
-    else:
-        versions = _undeclared_versions(folder)
+    read_versions = _declared_versions if manifest.versions else _undeclared_versions
+    versions = read_versions(manifest, folder)
     if versions:
         return _model(folder.name, folder, root, versions, manifest)
     if has_manifest:
@@ -197,28 +212,45 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     return None if problem is None else ModelEntry(folder.name, folder, problem=problem)
 
 
-def _declared_version(name: str, options: VersionOptions, folder: Path) -> VersionEntry:
+def _declared_versions(manifest: Manifest, folder: Path) -> dict[str, VersionEntry]:
+    list_names = functools.cache(_names_in)  # a manifest may name thousands of files of one folder
+    versions = {}
+    for name, options in manifest.versions.items():
+        versions[name] = _declared_version(name, options, folder, list_names)
+    return versions
+
+
+def _names_in(folder: Path) -> frozenset[str]:
+    return frozenset(os.listdir(folder))
+
+
+def _declared_version(
+    name: str, options: VersionOptions, folder: Path, list_names: Callable[[Path], frozenset[str]]
+) -> VersionEntry:
     path = folder / options.file
     kind, problem = format_at(path), None
     key = f"{folder.name}/{FILE_NAME}: versions.{name}.file"
     if not path.exists():
         problem = f"{key} names {options.file}, which does not exist; put it there"
-    elif kind is None and (reason := advice(path.name, frozenset(os.listdir(path.parent)))) is not None:
+    elif kind is None and (reason := advice(path.name, list_names(path.parent))) is not None:
         problem = f"{key}: {reason[1]}"
     elif kind is None:
         problem = f"{key} is no model ({', '.join((*SUFFIXES, *MARKERS))})"
     return VersionEntry(name, kind or FORMATS[0], path, options.options, options.evaluation, problem, options.sha256)
 
 
-def _undeclared_versions(folder: Path) -> dict[str, VersionEntry]:
+def _undeclared_versions(_: Manifest, folder: Path) -> dict[str, VersionEntry]:
     """Return the versions of a folder whose manifest, if any, names none."""
     kind = format_at(folder)
     if kind is not None:
         return {kind.name: VersionEntry(kind.name, kind, folder)}
     versions = _versions_of_files(_models_in(folder), variant_from=folder.name)
-    children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
-    for child in children:
-        if child.name.isdecimal() and (version := _numbered_version(child)) is not None:
+    children = [child for child in sorted(folder.iterdir()) if child.is_dir() and not _leads_upwards(child)]
+    numbered = [child for child in children if child.name.isdecimal()]
+    _check_number_of_versions(folder, len(versions) + len(numbered))
+    for child in numbered:
+        version = _numbered_version(child)
+        if version is not None:
             versions.setdefault(version.name, version)
     if versions:
         return versions
@@ -229,13 +261,21 @@ def _undeclared_versions(folder: Path) -> dict[str, VersionEntry]:
 
 def _versions_of_files(paths: list[Path], *, variant_from: str) -> dict[str, VersionEntry]:
     """Return versions named after the kind; where a kind has several files, with what tells them apart."""
+    if paths:
+        _check_number_of_versions(paths[0].parent, len(paths))
+    kinds: dict[Path, ModelFormat] = {}
     of_kind: dict[str, list[Path]] = {}
-    kinds = {path: kind for path in paths if (kind := format_at(path)) is not None}
-    for path, kind in kinds.items():
-        of_kind.setdefault(kind.name, []).append(path)
+    for path in paths:
+        kind = format_at(path)
+        if kind is not None:
+            kinds[path] = kind
+            of_kind.setdefault(kind.name, []).append(path)
+    variants: dict[Path, str] = {}
+    for same_kind in of_kind.values():
+        variants |= _variants_of(same_kind, variant_from)
     versions: dict[str, VersionEntry] = {}
     for path, kind in kinds.items():
-        variant = _variant_of(path, of_kind[kind.name], variant_from)
+        variant = variants[path]
         name = f"{kind.name}-{variant}" if variant and variant not in ("model", kind.name) else kind.name
         if name in versions:  # such as m.h5 beside m.keras
             name = f"{kind.name}-{path.suffix[1:]}"
@@ -248,14 +288,41 @@ def _versions_of_files(paths: list[Path], *, variant_from: str) -> dict[str, Ver
     return versions
 
 
-def _variant_of(path: Path, paths: list[Path], model: str) -> str:
-    """Return what a file's name adds to the model's, or to the shortest among the files of its kind."""
-    if len(paths) == 1 or path.name == "model.py":
-        return ""
-    stems = {other: other.name if other.is_dir() else stem_of(other.name) for other in paths}
-    base = model if any(_suffix(stem, model) is not None for stem in stems.values()) else min(stems.values(), key=len)
-    suffix = _suffix(stems[path], base)
-    return stems[path] if suffix is None else suffix
+def _check_number_of_versions(folder: Path, number: int) -> None:
+    """Raise TooManyVersions for a folder with more models than one model has versions."""
+    if number > MAX_VERSIONS:
+        raise TooManyVersions(
+            f"the folder {folder.name} holds {number} models; a model has {MAX_VERSIONS} versions at most: "
+            f"list the ones to serve under [versions] in {FILE_NAME}, or move the others to another folder"
+        )
+
+
+def _leads_upwards(path: Path) -> bool:
+    """Return whether a path is a link to a folder that it lies in, which would list its models again."""
+    if not path.is_symlink():
+        return False
+    return lies_in(path.parent, path)
+
+
+def _variants_of(paths: list[Path], model: str) -> dict[Path, str]:
+    """Return the part of each file's name that follows the model's name.
+
+    If no file is named after the model, it is the part that follows the shortest name. The files have one format.
+    """
+    if len(paths) == 1:
+        return {paths[0]: ""}
+    stems = {}
+    for path in paths:
+        stems[path] = path.name if path.is_dir() else stem_of(path.name)
+    is_named = any(_suffix(stem, model) is not None for stem in stems.values())
+    base = model if is_named else min(stems.values(), key=len)
+    variants = {}
+    for path, stem in stems.items():
+        suffix = _suffix(stem, base)
+        variants[path] = stem if suffix is None else suffix
+        if path.name == "model.py":
+            variants[path] = ""
+    return variants
 
 
 def _suffix(stem: str, base: str) -> str | None:
