@@ -35,6 +35,10 @@ def call(number, *arguments):
     if libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments)) < 0:
         raise OSError(ctypes.get_errno(), "")
 
+def libc_call(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+
 def thread():
     one = threading.Thread(target=print)
     one.start()
@@ -60,6 +64,21 @@ TRIES = {
     "kill": lambda: os.kill(PARENT, 0),
     "limits": lambda: __import__("resource").prlimit(PARENT, __import__("resource").RLIMIT_CORE),
     "io_uring": lambda: call(425, 1, 0),
+    "mode": lambda: os.chmod(SECRET, 0o666),
+    "mode of a folder": lambda: os.chmod(OUTSIDE, 0o777),
+    "owner": lambda: os.chown(SECRET, os.getuid(), os.getgid()),
+    "owner of a link": lambda: os.lchown(SECRET, os.getuid(), os.getgid()),
+    "times": lambda: os.utime(SECRET, (0, 0)),
+    "attribute": lambda: os.setxattr(SECRET, "user.x", b"1"),
+    "attribute removed": lambda: os.removexattr(SECRET, "user.x"),
+    "mode at": lambda: call(452, -100, 0, 0, 0),
+    "priority": lambda: os.setpriority(os.PRIO_PROCESS, PARENT, 19),
+    "affinity": lambda: os.sched_setaffinity(PARENT, {0}),
+    "scheduler": lambda: os.sched_setscheduler(PARENT, os.SCHED_IDLE, os.sched_param(0)),
+    "shared memory": lambda: libc_call(libc.shmget(0x1234, 4096, 0o1600)),
+    "semaphores": lambda: libc_call(libc.semget(0x1234, 1, 0o1600)),
+    "messages": lambda: libc_call(libc.msgget(0x1234, 0o1600)),
+    "queue": lambda: libc_call(libc.mq_open(b"/pocketserve", 0o100, 0o600, None)),
     "write": lambda: open(OUTSIDE + "/written", "w"),
     "append": lambda: open(SECRET, "a"),
     "remove": lambda: os.unlink(SECRET),
@@ -75,6 +94,7 @@ TRIES = {
     "a file of its own": own_file,
     "a pair of sockets": socket.socketpair,
     "a signal to itself": lambda: os.kill(os.getpid(), 0),
+    "its own cores": lambda: os.sched_setaffinity(0, os.sched_getaffinity(0)),
 }
 found = {}
 for name, attempt in TRIES.items():
@@ -86,9 +106,13 @@ for name, attempt in TRIES.items():
 found["token"] = "POCKETSERVE_TOKEN" in os.environ
 raise ValueError("FOUND" + json.dumps(found) + "END")
 """
-CALLS = ("inet", "inet6", "netlink", "unix", "fork", "subprocess", "spawn", "exec", "kill", "limits", "io_uring")
+CALLS = (
+    *("inet", "inet6", "netlink", "unix", "fork", "subprocess", "spawn", "exec", "kill", "limits", "io_uring"),
+    *("mode", "mode of a folder", "mode at", "owner", "owner of a link", "times", "attribute", "attribute removed"),
+    *("priority", "affinity", "scheduler", "shared memory", "semaphores", "messages", "queue"),
+)
 FILES = ("write", "append", "remove", "folder", "link", "secret", "list", "home", "environment", "memory", "passwords")
-ALLOWED = ("a thread", "a file of its own", "a pair of sockets", "a signal to itself")
+ALLOWED = ("a thread", "a file of its own", "a pair of sockets", "a signal to itself", "its own cores")
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +160,8 @@ def test_what_code_in_a_trial_cannot_do(tmp_path: Path, report: str, monkeypatch
     code = told + ATTEMPTS
     # One reason is short, so that the answers come in parts.
     found: dict[str, int] = {}
-    for part in range(3):
-        part_code = code.replace("in TRIES.items()", f"in list(TRIES.items())[{part}::3]")
+    for part in range(5):
+        part_code = code.replace("in TRIES.items()", f"in list(TRIES.items())[{part}::5]")
         reason = tried(model_with(tmp_path / str(part), part_code), tmp_path / "state")
         found |= json.loads(reason.partition("FOUND")[2].partition("END")[0])
     assert found.pop("token") is False
@@ -171,7 +195,7 @@ def test_a_process_that_is_ended_for_a_call_gets_a_verdict(tmp_path: Path) -> No
 def test_folders_however_deep_are_removed(tmp_path: Path, killed: bool) -> None:
     """What a trial left behind ended the server's start for good: what removes trees called itself for each level."""
     code = "import os\nfor n in range(2500):\n    os.mkdir('d')\n    os.chdir('d')\n"
-    code += "os.symlink('/', 'link')\nos.chmod('.', 0)\nraise ValueError('it is made')\n"
+    code += "os.symlink('/', 'link')\nos.mkdir('shut', 0)\nraise ValueError('it is made')\n"
     state = tmp_path / "state"
     if killed:
         state.mkdir(mode=0o700)
@@ -319,6 +343,36 @@ MACHINES = {  # machine, bits: audit, {refused}, {allowed}, clone, kill
     ("aarch64", 64): (0xC00000B7, {198, 221, 117, 40, 270, 281, 425, 434}, {56, 57, 63, 64, 98, 199, 222}, 220, 129),
     ("armv8l", 32): (0x40000028, {281, 2, 190, 11, 26, 21, 376, 387, 425}, {3, 4, 5, 192, 240, 288, 322}, 120, 37),
 }
+
+
+ATTRIBUTES = {  # chmod, chown, utime, setxattr, removexattr, setpriority, ioprio_set, SysV and POSIX queues
+    "x86_64": {*range(90, 95), *range(188, 191), *range(197, 200), *range(64, 67), *range(68, 72), 29, 30, 31, 132, 141}
+    | {220, 235, 240, 241, 251, 256, 260, 261, 268, 280},
+    "aarch64": {5, 6, 7, 14, 15, 16, *range(52, 56), *range(186, 197), 30, 88, 140, 180, 181, 238},
+    "armv8l": {15, 16, 94, 95, 97, 182, 198, 207, 212, *range(226, 229), *range(235, 238), 269, 274, 275}
+    | {*range(298, 306), 307, 308, 312, 314, 325, 326, 333, 348, 400, 412, 420},
+}
+SCHEDULING = {
+    "x86_64": {142, 144, 203, 279, 314},
+    "aarch64": {118, 119, 122, 239, 274},
+    "armv8l": {154, 156, 241, 344, 380},
+}
+
+
+@pytest.mark.parametrize("may_start_processes", [False, True])
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine[0])
+def test_the_filter_keeps_attributes_and_priorities_of_others(
+    machine: tuple[str, int], may_start_processes: bool
+) -> None:
+    known = architecture(*machine)
+    assert known is not None
+    program = build_filter(known, 4711, may_start_processes=may_start_processes)
+    audit = MACHINES[machine][0]
+    refused = ATTRIBUTES[machine[0]] | {452, 463, 466, 469}
+    assert {number for number in refused if answer_of(program, audit, number) != REFUSE} == set()
+    for number in SCHEDULING[machine[0]]:
+        assert [answer_of(program, audit, number, process) for process in (4711, 0)] == [ALLOW, ALLOW]
+        assert [answer_of(program, audit, number, process) for process in (1, 4712)] == [REFUSE, REFUSE]
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine[0])

@@ -65,11 +65,52 @@ _REFUSED: Final[dict[str, tuple[int, int, int]]] = {
     "ioperm": (173, 0, 0),
     "iopl": (172, 0, 0),
     "modify_ldt": (154, 0, 0),
+    # Landlock does not cover modes, owners, times and extended attributes.
+    "chmod": (90, 0, 15),
+    "fchmod": (91, 52, 94),
+    "fchmodat": (268, 53, 333),
+    "chown": (92, 0, 182),
+    "fchown": (93, 55, 95),
+    "lchown": (94, 0, 16),
+    "fchownat": (260, 54, 325),
+    "chown32": (0, 0, 212),
+    "fchown32": (0, 0, 207),
+    "lchown32": (0, 0, 198),
+    "utime": (132, 0, 30),
+    "utimes": (235, 0, 269),
+    "futimesat": (261, 0, 326),
+    "utimensat": (280, 88, 348),
+    "utimensat_time64": (0, 0, 412),
+    "setxattr": (188, 5, 226),
+    "lsetxattr": (189, 6, 227),
+    "fsetxattr": (190, 7, 228),
+    "removexattr": (197, 14, 235),
+    "lremovexattr": (198, 15, 236),
+    "fremovexattr": (199, 16, 237),
+    # Priorities of other processes; a thread of the trial needs no other than its own.
+    "setpriority": (141, 140, 97),
+    "ioprio_set": (251, 30, 314),
+    "migrate_pages": (256, 238, 400),
+    # Memory, semaphores and queues that are shared by name or number, with any process of the user.
+    "shmget": (29, 194, 307),
+    "shmat": (30, 196, 305),
+    "shmctl": (31, 195, 308),
+    "semget": (64, 190, 299),
+    "semop": (65, 193, 298),
+    "semctl": (66, 191, 300),
+    "semtimedop": (220, 192, 312),
+    "semtimedop_time64": (0, 0, 420),
+    "msgget": (68, 186, 303),
+    "msgsnd": (69, 189, 301),
+    "msgrcv": (70, 188, 302),
+    "msgctl": (71, 187, 304),
+    "mq_open": (240, 180, 274),
+    "mq_unlink": (241, 181, 275),
 }
-_REFUSED_EVERYWHERE: Final = (*range(424, 435), 438, 440, 442)
+_REFUSED_EVERYWHERE: Final = (*range(424, 435), 438, 440, 442, 452, 463, 466, 469)
 """Calls that are younger than 2019, with one number on all machines: pidfd_send_signal, io_uring_setup, _enter and
-_register, open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_open; pidfd_getfd, process_madvise and
-mount_setattr."""
+_register, open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_open; pidfd_getfd, process_madvise,
+mount_setattr, fchmodat2, setxattrat, removexattrat and file_setattr."""
 
 _PROCESSES: Final[dict[str, tuple[int, int, int]]] = {
     "fork": (57, 0, 2),
@@ -89,6 +130,15 @@ _OF_ITSELF: Final[dict[str, tuple[int, int, int]]] = {
     "prlimit64": (302, 261, 369),
 }
 """Their first argument is a process: this one is allowed, also as 0."""
+
+_SCHEDULING_OF_ITSELF: Final[dict[str, tuple[int, int, int]]] = {
+    "sched_setaffinity": (203, 122, 241),
+    "sched_setscheduler": (144, 119, 156),
+    "sched_setparam": (142, 118, 154),
+    "sched_setattr": (314, 274, 380),
+    "move_pages": (279, 239, 344),
+}
+"""As above, also for a process that may start others. Frameworks give 0, their own thread."""
 
 _LOAD, _EQUAL, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16
@@ -127,11 +177,22 @@ def _program(machine: Architecture, process: int, may_start_processes: bool) -> 
     for number in (*(numbers[machine.column] for numbers in table.values()), *_REFUSED_EVERYWHERE):
         if number:
             yield from ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, REFUSE))
+    for numbers in _SCHEDULING_OF_ITSELF.values():
+        yield from _allow_for_itself(numbers[machine.column], process)
     if not may_start_processes:
         yield from ((_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _UNKNOWN))
         yield from ((_EQUAL, 0, 4, _CLONE[machine.column]), (_LOAD, 0, 0, _FIRST_ARGUMENT))
         yield from ((_HAS_BITS, 0, 1, _CLONE_THREAD), (_RETURN, 0, 0, ALLOW), (_RETURN, 0, 0, REFUSE))
         for numbers in _OF_ITSELF.values():
-            yield from ((_EQUAL, 0, 5, numbers[machine.column]), (_LOAD, 0, 0, _FIRST_ARGUMENT))
-            yield from ((_EQUAL, 1, 0, process), (_EQUAL, 0, 1, 0), (_RETURN, 0, 0, ALLOW), (_RETURN, 0, 0, REFUSE))
+            yield from _allow_for_itself(numbers[machine.column], process)
     yield _RETURN, 0, 0, ALLOW
+
+
+def _allow_for_itself(number: int, process: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield instructions that refuse a call whose first argument is another process."""
+    yield _EQUAL, 0, 5, number
+    yield _LOAD, 0, 0, _FIRST_ARGUMENT
+    yield _EQUAL, 1, 0, process
+    yield _EQUAL, 0, 1, 0
+    yield _RETURN, 0, 0, ALLOW
+    yield _RETURN, 0, 0, REFUSE
