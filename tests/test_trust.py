@@ -254,6 +254,18 @@ def test_consent_that_others_could_have_written_does_not_count(models: Path, tmp
             check(models, state)
 
 
+def test_a_consent_of_an_older_version_does_not_count(models: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    trust_all(models, state)
+    check(models, state)
+    document = json.loads((state / FILE_NAME).read_text())
+    for consent in document.values():
+        del consent["version"]
+    (state / FILE_NAME).write_text(json.dumps(document))
+    with pytest.raises(ModelLoadError, match="not trusted"):
+        check(models, state)
+
+
 # --- What was hashed is what runs
 
 

@@ -18,6 +18,7 @@ from pocketserve.doctor.finding import Level, ok
 from pocketserve.doctor.packages import check_packages, try_imports
 from pocketserve.doctor.server import check_server
 from pocketserve.doctor.settings import read_settings
+from pocketserve.repository.files import HASH_VERSION
 from pocketserve.state.run_lock import KILLED_FILE, RunLock
 
 HANG = "import threading\nthreading.Event().wait(60)"
@@ -30,7 +31,10 @@ def plant_verdict(phone):
 
     model = scan(phone.models)["free"]
     key = Quarantine(phone.state, TrialLimits()).key(model, model.versions["tflite"])
-    phone.file("home/state/verdicts.json", json.dumps({key: {"ok": False, "reason": "it crashed its framework"}}))
+    phone.file(
+        "home/state/verdicts.json",
+        json.dumps({key: {"ok": False, "reason": "it crashed its framework", "version": HASH_VERSION}}),
+    )
 
 
 def plant_killed(phone, boot="this"):

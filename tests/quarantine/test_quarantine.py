@@ -634,6 +634,24 @@ def test_what_is_no_plain_file_is_refused(quarantine: Quarantine, folder: Path, 
         check(quarantine, version)
 
 
+def test_a_verdict_of_an_older_version_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.json"
+    VerdictStore(path).save("a", Verdict(True))
+    document = json.loads(path.read_text())
+    del document["a"]["version"]
+    path.write_text(json.dumps(document))
+    assert VerdictStore(path).get("a") is None
+
+
+def test_names_beside_a_model_cannot_forge_each_other(quarantine: Quarantine, folder: Path) -> None:
+    """One file whose name holds a line of the list, and two files, have different keys."""
+    found = entry(folder)
+    home = found[0].folder
+    one = {home / f"a\n{'0' * 64}  b": "1" * 64}
+    two = {home / "a": "1" * 64, home / "b": "0" * 64}
+    assert quarantine.key(*found, "content", one) != quarantine.key(*found, "content", two)
+
+
 def test_verdicts_survive_damage(tmp_path: Path) -> None:
     """A damaged store costs trials, never the service; another process's changes are seen."""
     store = VerdictStore(tmp_path / "state" / "verdicts.json")

@@ -15,6 +15,7 @@ from browsing import FAKE_DEVICES, IN_BOTH, Visit, choose, come_to_rest, launch,
 from conftest import MODELS, Server, StartServer, start_server
 from firefox import Firefox
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
+from pocketserve.repository.files import HASH_VERSION
 from pocketserve.repository.scan import scan
 from ports import free_port
 
@@ -230,7 +231,9 @@ def test_release_from_quarantine(browser: Browser, models_copy: Path, new_server
     state.mkdir()
     model = scan(models_copy)["petals"]
     key = Quarantine(state, TrialLimits()).key(model, model.versions["tflite"])
-    (state / "verdicts.json").write_text(json.dumps({key: {"ok": False, "reason": "it crashed its framework"}}))
+    (state / "verdicts.json").write_text(
+        json.dumps({key: {"ok": False, "reason": "it crashed its framework", "version": HASH_VERSION}})
+    )
     server = new_server(models_copy, environment={"POCKETSERVE_STATE_DIR": str(state)})
     with visit(browser, server) as here:
         here.enter()

@@ -21,7 +21,7 @@ from pocketserve.engine.device.cores import available_memory
 from pocketserve.engine.device.processes import end_session
 from pocketserve.quarantine import TRIAL_PREFIX
 from pocketserve.quarantine.verdicts import Verdict, VerdictStore
-from pocketserve.repository.files import check_digest, content_digest, stamp, version_files
+from pocketserve.repository.files import check_digest, content_digest, describe_hashes, stamp, version_files
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import sidecar_files, sidecar_hash
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
@@ -100,7 +100,8 @@ class Quarantine:
     ) -> str:
         """Return the key of a verdict: the format, the content, and all else that decides how it is loaded and run."""
         hashes = self.sides(entry, version) if sides is None else sides
-        beside = "".join(f"{value}  {os.path.relpath(path, entry.folder)}\n" for path, value in hashes.items())
+        names = [(value, os.path.relpath(path, entry.folder)) for path, value in hashes.items()]
+        beside = describe_hashes(names).decode(errors="surrogateescape")
         return f"{version.format.name}:{content or content_digest(version)}:{_hash(entry, version, beside)}"
 
     def sides(self, entry: ModelEntry, version: VersionEntry) -> Mapping[Path, str]:

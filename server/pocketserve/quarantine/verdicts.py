@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pocketserve.repository.files import HASH_VERSION
 from pocketserve.state.json_store import JsonStore
 
 
@@ -18,6 +19,7 @@ class Verdict(NamedTuple):
     path: str = ""  # where a rejected file lay
     seen: str = ""  # the stamp of its files
     memory: int = 0  # bytes that its trial might take, where that was too little; with much more it is tried again
+    version: int = HASH_VERSION  # of the hash in its key
 
 
 class VerdictStore:
@@ -52,8 +54,7 @@ class VerdictStore:
 
 def _parse(value: Any) -> Verdict:
     ok, memory = value["ok"], value.get("memory", 0)
-    if type(ok) is not bool or type(memory) is not int:
-        raise ValueError("a damaged verdict")
-    return Verdict(
-        ok, **{name: str(value.get(name, "")) for name in ("reason", "runtime", "path", "seen")}, memory=memory
-    )
+    if type(ok) is not bool or type(memory) is not int or value.get("version") != HASH_VERSION:
+        raise ValueError("a damaged verdict, or an old one")
+    texts = {name: str(value.get(name, "")) for name in ("reason", "runtime", "path", "seen")}
+    return Verdict(ok, texts["reason"], texts["runtime"], texts["path"], texts["seen"], memory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,11 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve_wire.files.plain_file import open_plain
 
 MAX_FILES = 4096
+
+HASH_VERSION = 2
+"""Version of the text that is hashed for several files; consents and verdicts of another version do not count."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 
@@ -88,7 +94,7 @@ def file_bytes(version: VersionEntry) -> int:
 
 
 def hash_files(files: Sequence[Path], base: Path) -> str:
-    """Return the SHA-256 of files: of one its own, of several that of the lines ``HASH  NAME``, relative to a base."""
+    """Return the SHA-256 of files: of one its own, of several that of their hashes and names relative to a base."""
     try:
         return combine_hashes([(sha256_of(path), path.relative_to(base)) for path in files])
     except OSError as error:
@@ -101,7 +107,16 @@ def combine_hashes(hashes: Sequence[tuple[str, Path]]) -> str:
     """Return what :func:`hash_files` makes of the files' own SHA-256 and their names relative to the base."""
     if len(hashes) == 1:
         return hashes[0][0]
-    return hashlib.sha256("".join(f"{value}  {name.as_posix()}\n" for value, name in hashes).encode()).hexdigest()
+    return hashlib.sha256(describe_hashes([(value, name.as_posix()) for value, name in hashes])).hexdigest()
+
+
+def describe_hashes(hashes: Iterable[tuple[str, str]]) -> bytes:
+    """Return a text of hashes and names that no other names give: the length of each name stands before it."""
+    lines = [f"files {HASH_VERSION}\n".encode()]
+    for value, name in hashes:
+        encoded = name.encode(errors="surrogateescape")
+        lines.append(f"{value} {len(encoded)} ".encode() + encoded + b"\n")
+    return b"".join(lines)
 
 
 def sha256_of(path: Path) -> str:
@@ -135,10 +150,20 @@ def check_digest(version: VersionEntry, digest: str) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """List the files of a folder that is a model, in a fixed order; raise ModelLoadError for links, or too many."""
+    """List the files of a folder that is a model, in a fixed order.
+
+    Raises:
+        ModelLoadError: the folder holds links, too many files, or names with control characters.
+    """
     paths = sorted(folder.rglob("*"))
     if any(path.is_symlink() for path in paths):
         raise ModelLoadError(f"the folder {folder.name} holds links; copy the files themselves into it")
+    for path in paths:
+        if _CONTROL.search(path.name):
+            raise ModelLoadError(
+                f"the folder {folder.name} holds the name {ascii(path.name)[:100]}, which has control characters; "
+                "rename it"
+            )
     files = [path for path in paths if path.is_file()]
     if len(files) > MAX_FILES:
         raise ModelLoadError(f"the folder {folder.name} holds {len(files)} files; a model has {MAX_FILES} at most")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pocketserve.repository.files import content_digest, key_of
+from pocketserve.repository.files import HASH_VERSION, content_digest, key_of
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.model_format import Code
@@ -32,6 +32,7 @@ class Consent(NamedTuple):
     model: str
     name: str
     given: float
+    version: int = HASH_VERSION  # of the hash
 
 
 class TrustStore:
@@ -132,7 +133,7 @@ def _folder(entry: ModelEntry, version: VersionEntry) -> Path:
 
 def _parse(value: Any) -> Consent:
     digest, given_at = value["digest"], value.get("given")
-    if not isinstance(digest, str):
-        raise TypeError("a damaged consent")
+    if not isinstance(digest, str) or value.get("version") != HASH_VERSION:
+        raise TypeError("a damaged consent, or an old one")
     seconds = float(given_at) if isinstance(given_at, int | float) else 0.0
     return Consent(digest, str(value.get("model", "")), str(value.get("name", "")), seconds)
