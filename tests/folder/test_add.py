@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import json
 import os
 import struct
 import subprocess
@@ -15,6 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from requests import PreparedRequest, Response
@@ -23,7 +25,7 @@ from requests.adapters import BaseAdapter
 from conftest import MODELS
 from pocketserve.cli import main
 from pocketserve.cli.fetch import bounded_session, open_address
-from pocketserve.cli.folder import download, models_folder
+from pocketserve.cli.folder import download, models_folder, sources
 from pocketserve.cli.folder import hub as hub_module
 from pocketserve_client.bounded import ExchangeLimits
 from pocketserve_client.errors import ServerUnreachableError
@@ -242,6 +244,124 @@ def test_hostile_archives(add: Add, folder: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(models_folder, "room", lambda path: 10**9)
     assert "it takes 4.3 GB, and there is room for 1.0 GB" in add(bomb)[2]
     assert contents(folder) == []
+
+
+def overlapping(path: Path, entries: int) -> Path:
+    """An archive with one packed member, and this number of entries for it."""
+    archive(path, {"f0.txt": bytes(1 << 20), "m.tflite": DIGITS})
+    content = path.read_bytes()
+    start, end = content.index(b"PK\1\2"), content.rindex(b"PK\5\6")
+    (length,) = struct.unpack_from("<H", content, start + 28)
+    head = bytearray(content[start : start + 46])
+    more = b""
+    for number in range(entries):
+        name = b"g%04d" % number
+        struct.pack_into("<H", head, 28, len(name))
+        more += bytes(head) + name
+    assert length == len("f0.txt")
+    tail = bytearray(content[end:])
+    count, size = struct.unpack_from("<HI", tail, 10)
+    struct.pack_into("<HHI", tail, 8, count + entries, count + entries, size + len(more))
+    path.write_bytes(content[:end] + more + bytes(tail))
+    return path
+
+
+def test_an_archive_whose_entries_share_bytes(add: Add, folder: Path, tmp_path: Path) -> None:
+    assert "'g0000' lies inside another file of it" in add(overlapping(tmp_path / "one.zip", 1))[2]
+    assert "lies inside another file of it" in add(overlapping(tmp_path / "many.zip", 90))[2]
+    assert contents(folder) == []
+
+
+def test_an_archive_that_unpacks_to_far_more_than_its_size(
+    add: Add, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FREE_BYTES", 1 << 20)
+    bomb = archive(tmp_path / "bomb.zip", {"m.tflite": DIGITS, "zeros": bytes(32 << 20)})
+    assert "would unpack to 33.6 MB, which no model does" in add(bomb)[2]
+    assert contents(folder) == []
+    model = archive(tmp_path / "model.zip", {"m.tflite": DIGITS, "zeros": bytes(1 << 20)})
+    assert add(model)[0] == 0  # a small archive may unpack to a bit more
+
+
+def test_room_stays_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = models_folder.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(models_folder.shutil, "disk_usage", lambda path: usage._replace(free=300 << 20))
+    assert models_folder.room(tmp_path) == 44 << 20
+
+
+def test_an_archive_with_control_characters_in_a_name(add: Add, folder: Path, tmp_path: Path) -> None:
+    source = archive(tmp_path / "evil.zip", {"m.tflite": DIGITS, "assets/x\nforged": b"x"})
+    assert r"the name 'assets/x\nforged' has control characters" in add(source)[2]
+    assert contents(folder) == []
+
+
+ODD_NAMES = {
+    "zero byte": "a%00b.tflite",
+    "line end": "a%0ab.tflite",
+    "escape": "%1b[2J.tflite",
+    "long": "a" * 300 + ".tflite",
+    "long in bytes": "%E6%A8%A1" * 90 + ".tflite",
+    "without an ending": "%E6%A8%A1" * 90,
+    "no UTF-8": "%ff%fe.tflite",
+}
+
+
+@pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
+@pytest.mark.parametrize("place", ["address", "header"])
+def test_odd_names_of_downloads(add: Add, folder: Path, hub: StandIn, name: str, place: str) -> None:
+    """With --name they are added; without it, they are added or refused with one sentence."""
+    path = "/files/of/digits.tflite"
+    if place == "header":
+        hub.headers[path] = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+    else:
+        path = f"/files/of/{name}"
+        for key in (path, unquote(path)):
+            hub.plain[key] = DIGITS
+    code, _, err = add(f"{hub.url}{path}", "--name", "m")
+    assert code == 0, err
+    [file] = (path for path in contents(folder) if path != "m/model.toml")
+    assert file.startswith("m/") and file.endswith(".tflite") and file.isprintable()
+    code, _, err = add(f"{hub.url}{path}")
+    assert "(--debug shows where)" not in err
+    assert code == 0 or ("a model cannot be called" in err and "give it another one by --name NAME" in err)
+
+
+def test_the_longest_name_of_a_file_without_an_ending(add: Add, folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / ("a" * 255)
+    source.write_bytes(DIGITS)
+    code, _, err = add(source, "--name", "m")
+    assert code == 0, err
+    assert contents(folder) == [f"m/{'a' * 200}.tflite", "m/model.toml"]
+
+
+@pytest.mark.parametrize("size", ["1e999", "-1e999", "NaN", "[1]", '"x"'])
+def test_a_listing_of_the_hub_with_an_odd_size(size: str) -> None:
+    listing = f'{{"sha": "{COMMIT}", "siblings": [{{"rfilename": "m.tflite", "size": {size}}}]}}'
+    with pytest.raises(hub_module.LISTING_FAULTS):
+        hub_module._parse_listing("org/numbers", json.loads(listing))
+
+
+@pytest.mark.parametrize("name", ["a\\nb.tflite", "\\ud800.tflite", "\\u001b[2J.tflite"])
+def test_a_listing_of_the_hub_with_an_odd_name(name: str) -> None:
+    listing = f'{{"sha": "{COMMIT}", "siblings": [{{"rfilename": "{name}"}}, {{"rfilename": "m.tflite"}}]}}'
+    assert list(hub_module._parse_listing("org/numbers", json.loads(listing)).files) == ["m.tflite"]
+
+
+def test_a_model_with_a_delegate(add: Add, folder: Path, tmp_path: Path, command: Add) -> None:
+    """It is added, and the command that is printed asks about the delegate in its final place."""
+    source = tmp_path / "own"
+    source.mkdir()
+    (source / "m.tflite").write_bytes(DIGITS)
+    (source / "evil.so").write_bytes(b"\x7fELF")
+    (source / "model.toml").write_text('[versions.t]\nfile = "m.tflite"\ndelegate = "evil.so"\n')
+    code, out, err = add(source)
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert f"evil.so is code that is not trusted; `pocketserve trust {folder / 'own'}` shows" in text
+    assert contents(folder) == ["own/evil.so", "own/m.tflite", "own/model.toml"]
+    code, out, err = command("trust", folder / "own", "--yes")
+    assert code == 0, err
+    assert "evil.so" in out
 
 
 def test_an_address(add: Add, folder: Path, hub: StandIn) -> None:

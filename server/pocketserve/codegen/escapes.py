@@ -12,16 +12,30 @@ _MARKUP = frozenset("<>&@{}*\\`[]")
 
 
 def java_string(text: str) -> str:
-    """Return a literal in ASCII."""
-    return f'"{"".join(_SHORT.get(char) or _plain(char) for char in text)}"'
+    """Return a literal in ASCII.
+
+    javac looks ahead behind the escape of a surrogate, and miscounts the backslashes there: that one is in octal.
+    """
+    escaped = []
+    previous = ""
+    for char in text:
+        if char == "\\" and previous > "~":
+            escaped.append("\\134")
+        else:
+            escaped.append(_escape(char))
+        previous = char
+    return f'"{"".join(escaped)}"'
 
 
 def kotlin_string(text: str) -> str:
     """Return a literal in ASCII, in which ``$`` begins no expression."""
-    return java_string(text).replace("$", "\\$")
+    literal = "".join(map(_escape, text))
+    return f'"{literal}"'.replace("$", "\\$")
 
 
-def _plain(char: str) -> str:
+def _escape(char: str) -> str:
+    if char in _SHORT:
+        return _SHORT[char]
     if " " <= char <= "~":
         return char
     units = char.encode("utf-16-be", "surrogatepass")

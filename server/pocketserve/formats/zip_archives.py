@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -66,6 +66,15 @@ def members(path: Path, *, appended: bool = False) -> Iterator[Member]:
                 yield member._replace(offset=member.offset + shift)
             else:
                 yield member._replace(name=member.name.partition("/")[2] or member.name, crc=None)
+
+
+def check_overlaps(entries: Iterable[Member]) -> None:
+    """Raise BadZipError if two members share packed bytes: a small archive could hold any number of them."""
+    end = 0
+    for member in sorted(entries, key=lambda member: member.offset):
+        if member.offset < end:
+            raise BadZipError(f"{member.name[:80]!r} lies inside another file of it")
+        end = member.offset + _LOCAL_SIZE + member.packed
 
 
 def read_member(path: Path, member: Member, maximum: int) -> bytes:

@@ -149,6 +149,11 @@ def check_digest(version: VersionEntry, digest: str) -> None:
         )
 
 
+def has_control_characters(name: str) -> bool:
+    """Return whether a file's name has characters that terminals and lists take for something else."""
+    return _CONTROL.search(name) is not None
+
+
 def files_below(folder: Path) -> list[Path]:
     """List the files of a folder that is a model, in a fixed order.
 
@@ -159,7 +164,7 @@ def files_below(folder: Path) -> list[Path]:
     if any(path.is_symlink() for path in paths):
         raise ModelLoadError(f"the folder {folder.name} holds links; copy the files themselves into it")
     for path in paths:
-        if _CONTROL.search(path.name):
+        if has_control_characters(path.name):
             raise ModelLoadError(
                 f"the folder {folder.name} holds the name {ascii(path.name)[:100]}, which has control characters; "
                 "rename it"

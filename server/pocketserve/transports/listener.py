@@ -60,7 +60,10 @@ def affordable(maximum: int, share: float, setting: str) -> int:
         return maximum
     allowed = max(1, min(maximum, int((limit - RESERVED) * share)))
     if allowed < maximum:
-        log.warning("%s is %d, not %d: only %d files may be open (ulimit -n)", setting, allowed, maximum, limit)
+        text = (
+            "%s is %d, not %d, since this process may open only %d files; `ulimit -n 1024` before the start allows more"
+        )
+        log.warning(text, setting, allowed, maximum, limit)
     return allowed
 
 

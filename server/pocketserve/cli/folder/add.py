@@ -198,7 +198,10 @@ def _load(service: Service, name: str, version: str, folder: Path) -> _Result:
     except ApiError as error:
         reason = error.message.removeprefix(f"failed to load {name!r} version {version!r}: ")
         reason = reason.partition("; `pocketserve inspect --release")[0]
-        return _Result(reason, error.code is ErrorCode.RUNTIME_MISSING)
+        # The command in it is for the place that the model will have; the stage is gone by then.
+        reason = reason.replace(str(service.config.models_dir), str(folder))
+        needs_consent = "`pocketserve trust " in reason
+        return _Result(reason, needs_consent or error.code is ErrorCode.RUNTIME_MISSING)
 
 
 def _example(model: LoadedModel) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SCHEME = "hf:"
 DEFAULT_ENDPOINT = "https://huggingface.co"
 MAX_LISTING_BYTES, MAX_FILES, MAX_SIDE_BYTES = 64 << 20, 100_000, 64 << 20
+LISTING_FAULTS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 MAX_OFFERED = 20  # files that are listed for a choice
 LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 _SOURCE = re.compile(r"hf:(?P<repo>\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:/(?P<path>[^@]+))?(?:@(?P<revision>[^@]{1,200}))?")
@@ -87,7 +88,7 @@ class Hub:
             repo = _parse_listing(name, json.loads(target.read_bytes()))
             target.unlink()
             return repo
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except LISTING_FAULTS:
             raise CommandError(f"{self.endpoint} does not answer as the hub does; look at HF_ENDPOINT") from None
 
     def fetch(self, repo: HubRepo, name: str, stage: Stage) -> Path:
@@ -285,7 +286,7 @@ def _has_content(path: Path, file: HubFile) -> bool:
 
 
 def _parse_listing(name: str, document: Any) -> HubRepo:
-    """Return what the hub's answer says; ValueError, KeyError, TypeError or AttributeError where it is none."""
+    """Return what the hub's answer says; one of ``LISTING_FAULTS`` where it is none."""
     from pocketserve.repository.toml_table import is_contained_name
 
     siblings, commit, card = document["siblings"], document["sha"], document.get("cardData") or {}
@@ -294,7 +295,7 @@ def _parse_listing(name: str, document: Any) -> HubRepo:
     files = {}
     for item in siblings:
         path, lfs = item["rfilename"], item.get("lfs") or {}
-        if is_contained_name(path):
+        if is_contained_name(path) and path.isprintable():
             file = HubFile(int(item.get("size") or 0), lfs.get("sha256") or "", "" if lfs else item.get("blobId") or "")
             if file.size < 0 or not re.fullmatch(r"[0-9a-f]{64}|", file.sha256):
                 raise ValueError("a size or hash that is none")

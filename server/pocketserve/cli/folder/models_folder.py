@@ -25,7 +25,7 @@ PREFIX = ".pocketserve-add-"  # names with a dot in front are no models
 REMOVED = ".pocketserve-removed-"
 KEPT_S = 7 * 86_400  # a download that was cut is gone on with within a week
 LOCK_WAIT_S = 1.0
-SPARE_BYTES = 64 << 20  # left free on the disk
+SPARE_BYTES = 256 << 20  # left free on the disk: apps and the system write to it, too
 
 
 def find_folder(models_dir: str | None) -> Path:

@@ -18,6 +18,10 @@ from pocketserve.state.folder_lock import remove_tree
 
 ZIP = ".zip"
 MAX_LICENSE_BYTES, MAX_LICENSE = 1 << 20, 100  # of a file, and characters of the line that is noted
+MAX_RATIO, FREE_BYTES = 200, 64 << 20
+"""An archive unpacks to so many times its own size, and so many bytes more, at most. Weights pack by far less."""
+
+MAX_FILE_NAME_BYTES = 200  # file systems take 255; an ending may be added
 _JUNK = ("__MACOSX", "__pycache__")
 
 
@@ -90,7 +94,7 @@ def take_address(wish: Wish, stage: Stage, progress: Progress) -> Obtained:
 
     def check(remote: Remote) -> None:
         check_room(wish.folder, remote.size or 0)
-        wish.choose_name(_stem(remote.name))
+        wish.choose_name(_stem(plain_file_name(remote.name)))
 
     check_address(wish.source)
     target = stage.path / "download"
@@ -111,6 +115,7 @@ def take_file(
         keep: whether the file is the user's, and copied.
     """
     provenance = {"source": source, "sha256": wish.check_sha256(path, progress)}
+    file_name = plain_file_name(file_name)
     name = wish.choose_name(_stem(file_name))
     home = stage.models / name
     if file_name.lower().endswith(ZIP):
@@ -140,6 +145,21 @@ def find_license(folder: Path) -> str:
         if line := next((" ".join(line.split()) for line in lines if line.strip()), ""):
             return line[:MAX_LICENSE]
     return ""
+
+
+def plain_file_name(name: str) -> str:
+    """Return a name that every file system takes: no control characters, and not too long; its ending stays."""
+    from pocketserve.repository.files import has_control_characters
+
+    characters = []
+    for character in name.encode(errors="replace").decode():
+        characters.append("_" if has_control_characters(character) else character)
+    name = "".join(characters)
+    stem = _stem(name)
+    ending = name[len(stem) :]
+    while stem and len(f"{stem}{ending}".encode()) > MAX_FILE_NAME_BYTES:
+        stem = stem[:-1]
+    return f"{stem}{ending}"
 
 
 def _stem(file_name: str) -> str:
@@ -203,15 +223,19 @@ def _unpack(archive: Path, folder: Path, models_dir: Path) -> None:
     Raises:
         CommandError: it is damaged, too large, or would write elsewhere.
     """
-    from pocketserve.formats.zip_archives import BadZipError, member_pieces, members
-    from pocketserve.repository.files import MAX_FILES
+    from pocketserve.formats.zip_archives import BadZipError, check_overlaps, member_pieces, members
+    from pocketserve.repository.files import MAX_FILES, has_control_characters
     from pocketserve.repository.toml_table import is_contained_name
 
     try:
         entries, size = [], 0
-        for member in members(archive, appended=True):
+        directory = list(members(archive, appended=True))
+        check_overlaps(directory)
+        for member in directory:
             if not is_contained_name(member.name):
                 raise BadZipError(f"{member.name[:80]!r} would be written outside of its folder")
+            if has_control_characters(member.name):
+                raise BadZipError(f"the name {ascii(member.name)[:80]} has control characters")
             if member.name.endswith("/") or _is_junk(member.name.split("/")):
                 continue
             if member.mode & 0o170000 == 0o120000:
@@ -221,6 +245,9 @@ def _unpack(archive: Path, folder: Path, models_dir: Path) -> None:
             if len(entries) > MAX_FILES:
                 raise BadZipError(f"it holds more than {MAX_FILES} files")
         check_room(models_dir, size)
+        packed_size = archive.stat().st_size
+        if size > MAX_RATIO * packed_size + FREE_BYTES:
+            raise BadZipError(f"{human_bytes(packed_size)} would unpack to {human_bytes(size)}, which no model does")
         remove_tree(folder)
         for member in entries:
             target = folder / member.name
