@@ -108,6 +108,24 @@ def dumps(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
+def dumps_finite(value: Any) -> bytes:
+    """Return compact ASCII JSON; numbers that JSON does not have become null."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except ValueError:
+        return dumps(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
 def json_type(value: object) -> str:
     """Return the JSON name of a parsed value's type, for error messages."""
     if value is None:

@@ -221,7 +221,6 @@ def test_a_file_in_a_form(ask: Ask, kind: str, headers: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (form(SEVEN, SEVEN), "the form has several parts"),
         (form(), "the form cannot be read"),
         (form(SEVEN, end=b"x"), "the form cannot be read"),
         (form(SEVEN)[:-20], "the form is cut off"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,13 +19,15 @@ from pocketserve.api.messages import (
 )
 from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall
-from pocketserve.inference.payload import Prediction, RawPayload
+from pocketserve.inference.payload import Part, Prediction, RawPayload
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
-from pocketserve_wire import ApiError, ErrorCode
+from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 PNG, JPEG = "image/png", "image/jpeg"
 FORM = "multipart/form-data"
+REQUEST_FIELDS = ("version", *WAITING_QUERY, *SEQUENCE_QUERY)
+MAX_FIELD_BYTES = 1024  # of a form's field that is a parameter; longer ones are cut and then refused
 
 
 def predict(service: Service, request: ApiRequest) -> InferenceCall:
@@ -51,25 +53,45 @@ def call_of(
     Raises:
         ApiError: for every fault of the request's form.
     """
-    refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY, *SEQUENCE_QUERY)
     body, content_type = request.body, request.content_type
+    parts: Sequence[Part] = ()
     if content_type[: len(FORM)].lower() == FORM:
-        from pocketserve.api.multipart import only_part  # late: few send forms
-
-        body, content_type = only_part(body, content_type)
+        body, content_type = memoryview(b""), ""
+        parts = _read_form(request)
+    refuse_unknown_query(request, *parameters.NAMES, "version", *WAITING_QUERY, *SEQUENCE_QUERY)
     hints, options = parameters.hints_and_options(request.query, content_type)
-    payload, version = RawPayload(body, options, hints, sequence_parameters(request)), _version(request)
+    payload = RawPayload(body, options, hints, sequence_parameters(request), parts)
+    version = _version(request)
     explain = partial(_explain, request)
     return inference_call(
         service, request, payload, waiting_parameters(request), respond, version=version, explain=explain
     )
 
 
+def _read_form(request: ApiRequest) -> list[Part]:
+    """Move a form's fields that say how the request waits into its query, and return the other parts."""
+    from pocketserve.api.multipart import read_form  # late: few send forms
+
+    query = dict(request.query)
+    parts: list[Part] = []
+    for part in read_form(request.body, request.content_type):
+        if part.is_file or part.name not in REQUEST_FIELDS:
+            parts.append(part)
+            continue
+        if part.name in query:
+            raise ApiError(ErrorCode.INVALID_PARAMETER, f"parameter {part.name} is given twice")
+        query[part.name] = bytes(part.content[:MAX_FIELD_BYTES]).decode("utf-8", "replace")
+    if not parts:
+        raise ApiError(ErrorCode.INVALID_INPUT, "the form has no file and no field with input")
+    request.query = query
+    return parts
+
+
 def _respond(prediction: Prediction) -> ApiResponse:
     if prediction.picture is not None:
         kind = JPEG if prediction.picture.startswith(b"\xff\xd8") else PNG
         return ApiResponse(content_type=kind, chunks=[prediction.picture])
-    return json_response(document(prediction))
+    return ApiResponse(chunks=[encoded_document(prediction)])
 
 
 def _explain(request: ApiRequest, error: ApiError) -> ApiError:
@@ -100,6 +122,11 @@ def _hint(request: ApiRequest, message: str) -> str:
     if kind == "application/x-www-form-urlencoded" and bytes(request.body[:1]) not in (b"[", b"{"):
         return "; if it was curl -d @FILE, that leaves out line ends: send the file with curl -T FILE"
     return ""
+
+
+def encoded_document(prediction: Prediction) -> bytes:
+    """Return the answer as JSON that every parser reads: null for NaN and infinities."""
+    return strict_json.dumps_finite(document(prediction))
 
 
 def document(prediction: Prediction) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Raw input over the Open Inference Protocol: ``"parameters": {"task": true}`` and one BYTES element.
+"""Raw input over the Open Inference Protocol: ``"parameters": {"task": true}`` and one input of BYTES elements.
 
 So clients of that protocol get what ``/predictions`` gives: the answer comes as a BYTES tensor that holds its JSON, or
 the picture where ``annotate`` asks for it.
@@ -10,14 +10,16 @@ from collections.abc import Callable
 from functools import partial
 
 from pocketserve.api.messages import SEQUENCE_QUERY
-from pocketserve.api.predictions import document
-from pocketserve.inference.payload import Prediction, RawPayload
+from pocketserve.api.predictions import encoded_document
+from pocketserve.inference.payload import Part, Prediction, RawPayload
 from pocketserve.tasks import parameters
-from pocketserve_wire import ApiError, ErrorCode, Tensor, strict_json
+from pocketserve.tasks.encoded import MAX_INPUTS, decode_file
+from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import InferRequest, InferResponse
 from pocketserve_wire.oip_fields import bad_parameter, bad_request
 
 OUTPUT = "answer"
+BASE64 = "base64"
 OWN = ("task", "content_type", "timeout", "priority", "stream", *SEQUENCE_QUERY)
 
 
@@ -30,24 +32,39 @@ def payload_of(request: InferRequest) -> tuple[RawPayload, Callable[[Prediction]
     content_type = values.get("content_type", "")
     if not isinstance(content_type, str):
         raise bad_parameter("parameters.content_type", "must be a text")
+    is_base64 = content_type == BASE64  # of the whole request, as MLServer has it
+    if is_base64:
+        content_type = ""
     hints, options = parameters.hints_and_options(values, content_type)
     if any(output.name != OUTPUT or output.classification for output in request.outputs):
         raise bad_request(f"with parameters.task the only output is {OUTPUT!r}, without classification")
-    return RawPayload(_body(request), options, hints, values), partial(_respond, request.id)
+    elements = _elements(request, is_base64)
+    if len(elements) == 1:
+        payload = RawPayload(elements[0], options, hints, values)
+    else:
+        parts = [Part("", element, content_type) for element in elements]
+        payload = RawPayload(memoryview(b""), options, hints, values, parts)
+    return payload, partial(_respond, request.id)
 
 
 def _respond(request_id: str, prediction: Prediction) -> InferResponse:
-    content = prediction.picture or strict_json.dumps(document(prediction))
+    content = prediction.picture or encoded_document(prediction)
     return InferResponse(
         prediction.model, prediction.version, [Tensor(OUTPUT, "BYTES", (1,), [content])], id=request_id
     )
 
 
-def _body(request: InferRequest) -> memoryview:
+def _elements(request: InferRequest, is_base64: bool) -> list[memoryview]:
+    """Return the raw inputs, decoded where MLServer's ``content_type`` says that they are base64."""
     tensors = request.inputs
-    if len(tensors) != 1 or tensors[0].datatype != "BYTES" or isinstance(tensors[0].data, memoryview):
+    if len(tensors) != 1 or tensors[0].datatype != "BYTES":
         raise bad_request("with parameters.task there must be one input of datatype BYTES")
-    if len(tensors[0].data) != 1:
-        fault = f"the input holds one element, the raw bytes; it has {len(tensors[0].data)}"
+    tensor, data = tensors[0], tensors[0].data
+    assert not isinstance(data, memoryview)  # BYTES are a list
+    if not 0 < len(data) <= MAX_INPUTS:
+        fault = f"the input holds 1 to {MAX_INPUTS} elements, the raw bytes; it has {len(data)}"
         raise ApiError(ErrorCode.INVALID_TENSOR, f"with parameters.task {fault}")
-    return memoryview(tensors[0].data[0])
+    if not is_base64 and tensor.parameters.get("content_type") != BASE64:
+        return [memoryview(element) for element in data]
+    location = f"input {tensor.name!r}"
+    return [memoryview(decode_file(bytes(element).decode("latin-1"), location)) for element in data]

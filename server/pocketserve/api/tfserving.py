@@ -7,7 +7,6 @@ Sources: TensorFlow Serving "RESTful API"; its behaviour where the page is silen
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
@@ -24,10 +23,15 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.bindings import Bindings
+from pocketserve.inference.accepted import media_of
 from pocketserve.inference.call import InferenceCall
-from pocketserve.inference.payload import TensorPayload
+from pocketserve.inference.columns import matrix_features, rows_of_columns, rows_of_objects
+from pocketserve.inference.payload import Part, Prediction, RawPayload, TensorPayload
 from pocketserve.service import ModelStatus, Service
+from pocketserve.tasks import parameters
 from pocketserve.tasks.arrays import nested
+from pocketserve.tasks.base import Task
+from pocketserve.tasks.encoded import decode_base64, files_in_json
 from pocketserve.tensors import TensorSpec, to_array
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor, oip, strict_json
 from pocketserve_wire.oip_fields import bad_parameter, bad_request
@@ -97,7 +101,7 @@ def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
     waiting = waiting_parameters(request)
     options = service.request_options(waiting, request.deadline, request.cancellation, request.received)
     with service.running(request.path["model"], request.path.get("version"), options) as (_, running):
-        points, optional = running.model.entry_points, running.model.optional_inputs
+        points, optional, task = running.model.entry_points, running.model.optional_inputs, running.model.task
     if key not in points:
         raise bad_parameter(f"signature_name {signature!r:.80}", "is not one of the model's")
     rows = "instances" in document
@@ -105,13 +109,60 @@ def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
         raise bad_request(f"the body must have 'instances' or 'inputs', it has {'both' if rows else 'neither'}")
     bound = points[key][0]
     required = [spec for spec in bound.specs if key is not None or spec.name not in optional]
-    parse, values = (_from_instances, "instances") if rows else (_from_inputs, "inputs")
-    tensors = parse(document[values], bound, required)
+    values = document["instances" if rows else "inputs"]
+    if key is None:
+        media = media_of(task)
+        if media and _holds_text(values) and all(spec.datatype != "BYTES" for spec in bound.specs):
+            return _predict_files(service, request, values, media, [spec.name for spec in bound.specs], rows)
+        values = _by_feature(values, rows, bound, task)
+    parse = _from_instances if rows else _from_inputs
+    tensors = parse(values, bound, required)
     columns = [_as_column(tensor, bound.by_name[tensor.name][0]) for tensor in tensors]
     narrowed = any(new is not old for new, old in zip(columns, tensors, strict=True))
     decoded = oip.InferRequest(inputs=columns, parameters={"signature_name": key} if key else {})
     respond = partial(_respond, rows, narrowed)
     return inference_call(service, request, TensorPayload(decoded, row_by_row=rows), waiting, respond)
+
+
+def _predict_files(
+    service: Service, request: ApiRequest, values: Any, media: str, names: list[str], rows: bool
+) -> InferenceCall:
+    """Answer pictures or sounds in base64 by the model's task: a list of labelled entries for each file."""
+    files, is_list = files_in_json(values, media, names)
+    hints, answer_options = parameters.hints_and_options(request.query, "")
+    if "annotate" in answer_options.values:
+        raise bad_parameter("annotate", "is answered by POST /predictions/NAME")
+    parts = [Part("", memoryview(content)) for content in files]
+    payload = RawPayload(memoryview(b""), answer_options, hints, parts=parts)
+    respond = partial(_respond_to_files, rows, is_list)
+    return inference_call(service, request, payload, waiting_parameters(request), respond)
+
+
+def _respond_to_files(rows: bool, is_list: bool, prediction: Prediction) -> ApiResponse:
+    answer: dict[str, Any]
+    if rows:
+        answer = {"predictions": prediction.per_input}
+    else:
+        answer = {"outputs": prediction.per_input if is_list else prediction.predictions}
+    return ApiResponse(chunks=[strict_json.dumps(answer)], compressible=True)
+
+
+def _holds_text(values: Any) -> bool:
+    """Return whether the first value in lists and objects is a text, such as base64."""
+    while isinstance(values, list | dict) and values:
+        values = values[0] if isinstance(values, list) else next(iter(values.values()))
+    return isinstance(values, str)
+
+
+def _by_feature(values: Any, rows: bool, bound: Bindings, task: Task) -> Any:
+    """Return rows or columns by feature name as the rows of the model's matrix; other values as they are."""
+    first = values[0] if rows and isinstance(values, list) and values else values
+    if not _is_named(first) or any(name in bound.by_name for name in first):
+        return values
+    features = matrix_features(task, bound)
+    if not features:
+        return values
+    return rows_of_objects(values, features) if rows else rows_of_columns(values, features)
 
 
 def _respond(rows: bool, narrowed: bool, response: oip.InferResponse) -> ApiResponse:
@@ -211,8 +262,8 @@ def _column(spec: TensorSpec, values: Any) -> Tensor:
 def _text(value: Any, location: str) -> bytes:
     if isinstance(value, dict) and isinstance(value.get("b64"), str):
         try:
-            return base64.b64decode(value["b64"], validate=True)
-        except (binascii.Error, ValueError):
+            return decode_base64(value["b64"])
+        except ValueError:
             raise invalid(location, "b64 does not hold base64") from None
     if not isinstance(value, str):
         raise invalid(location, f"must be a string or {{'b64': ...}}, not {strict_json.json_type(value)}")

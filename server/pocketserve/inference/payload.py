@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pocketserve.engine.statistics import Timing
@@ -32,13 +32,34 @@ class EncodedPayload(NamedTuple):
     body: memoryview
 
 
+class Part(NamedTuple):
+    """A field or file of a form, or one of several raw inputs.
+
+    Attributes:
+        name: empty where the protocol has none.
+        is_unfilled: a browser's file field without a file.
+    """
+
+    name: str
+    content: memoryview
+    content_type: str = ""
+    is_file: bool = True
+    is_unfilled: bool = False
+
+
 class RawPayload(NamedTuple):
-    """Raw input for the model's task; the result is a :class:`Prediction`."""
+    """Raw input for the model's task; the result is a :class:`Prediction`.
+
+    Attributes:
+        parameters: the protocol's own, of which those of a sequence count.
+        parts: of a form, or several inputs; then ``body`` is empty.
+    """
 
     body: memoryview
     options: AnswerOptions
     hints: Hints = NO_HINTS
-    parameters: Mapping[str, Any] = {}  # the protocol's own, of which those of a sequence count
+    parameters: Mapping[str, Any] = {}
+    parts: Sequence[Part] = ()
 
 
 Payload = TensorPayload | EncodedPayload | RawPayload
@@ -50,12 +71,20 @@ class Prediction:
     Attributes:
         more: what the task answers beside the predictions, by name.
         picture: the input with the answer drawn on it, a PNG or JPEG file; None unless it was asked for.
+        per_input: the predictions of each input, where a request may have several.
     """
 
-    __slots__ = ("model", "more", "picture", "predictions", "task", "timing", "version")
+    __slots__ = ("model", "more", "per_input", "picture", "predictions", "task", "timing", "version")
 
     def __init__(
-        self, model: str, version: str, task: str, predictions: Answer, more: Mapping[str, Any], picture: bytes | None
+        self,
+        model: str,
+        version: str,
+        task: str,
+        predictions: Answer,
+        more: Mapping[str, Any],
+        picture: bytes | None,
+        per_input: Sequence[Answer] = (),
     ) -> None:
         self.model = model
         self.version = version
@@ -63,4 +92,5 @@ class Prediction:
         self.predictions = predictions
         self.more = more
         self.picture = picture
+        self.per_input = per_input or [predictions]
         self.timing = Timing(0, 0, 0, 0)

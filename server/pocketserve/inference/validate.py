@@ -35,6 +35,11 @@ class Inputs(NamedTuple):
     reals: bool
     state: dict[str, Array]
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of the arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
 
 def signature_of(request: InferRequest, running: ModelHandle) -> str | None:
     """Return the entry point that a request names; None is the default one, and all that a model without names has.

@@ -91,6 +91,19 @@ class Annotator(Protocol):
 
 
 @runtime_checkable
+class TensorForm(Protocol):
+    """A task that takes the model's inputs as fields of a form."""
+
+    def prepare_tensors(self, contents: Mapping[str, memoryview]) -> Prepared:
+        """Return the input arrays of JSON or ``.npy`` contents by the names of inputs.
+
+        Raises:
+            ApiError: as :meth:`Task.prepare`.
+        """
+        ...
+
+
+@runtime_checkable
 class Describer(Protocol):
     """A task that describes itself for model cards."""
 

@@ -89,6 +89,13 @@ def hold_document(body: memoryview) -> None:
         hold_bytes(strict_json.parsed_bytes(bytes(body)))
 
 
+def hold_documents(bodies: Iterable[memoryview]) -> None:
+    """Hold what several JSON documents take once they are parsed."""
+    documents = [bytes(body) for body in bodies if is_text(body)]
+    if sum(map(len, documents)) > SMALL_DOCUMENT:
+        hold_bytes(sum(map(strict_json.parsed_bytes, documents)))
+
+
 def is_text(body: memoryview | bytes) -> bool:
     """Return whether bytes may begin a JSON or CSV document, and no picture, sound or array."""
     start = bytes(body[:SNIFFED_BYTES])

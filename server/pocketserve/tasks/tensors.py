@@ -72,6 +72,18 @@ class Tensors:
         spec = self._single()
         return Prepared([{spec.name: arrays.fit_values(values, spec)}])
 
+    def prepare_tensors(self, contents: Mapping[str, memoryview]) -> Prepared:
+        """Return the input arrays of JSON or ``.npy`` contents by the names of inputs."""
+        self._check_names(contents)
+        inputs: dict[str, Array] = {}
+        for name, content in contents.items():
+            spec = self._specs[name]
+            if arrays.is_npy(content):
+                inputs[name] = arrays.fit_array(arrays.read_npy(content), spec)
+            else:
+                inputs[name] = arrays.fit_values(strict_json.loads(content), spec)
+        return Prepared([inputs])
+
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return every output whole; ``top_k`` and ``threshold`` do not apply."""
         tensors = [to_tensor(name, array) for outputs in runs for name, array in outputs.items()]
@@ -84,11 +96,14 @@ class Tensors:
         return Form(("tensors",))
 
     def _by_name(self, values: Mapping[str, object]) -> dict[str, Array]:
+        self._check_names(values)
+        return {name: arrays.fit_values(values[name], spec) for name, spec in self._specs.items() if name in values}
+
+    def _check_names(self, values: Mapping[str, object]) -> None:
         unknown = [f"unknown input {name!r}" for name in values if name not in self._specs]
         missing = [f"input {spec.name!r} is missing" for spec in self._required if spec.name not in values]
         if faults := unknown + missing:
             raise invalid_input(f"{faults[0]}; the model takes {', '.join(map(repr, self._specs))}")
-        return {name: arrays.fit_values(values[name], spec) for name, spec in self._specs.items() if name in values}
 
     def _single(self) -> TensorSpec:
         if len(self._required) != 1:

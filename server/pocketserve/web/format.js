@@ -11,16 +11,16 @@ export function bytes(count) {
 }
 
 export function number(value, digits = 2) {
-  return new Intl.NumberFormat(language, { maximumFractionDigits: digits }).format(value);
+  return new Intl.NumberFormat(language, { maximumFractionDigits: digits }).format(value ?? NaN);
 }
 
 export function percent(share) {
-  return new Intl.NumberFormat(language, { style: "percent", maximumFractionDigits: 1 }).format(share);
+  return new Intl.NumberFormat(language, { style: "percent", maximumFractionDigits: 1 }).format(share ?? NaN);
 }
 
 /** A measured value: as many digits as say something. */
 export function measure(value) {
-  return new Intl.NumberFormat(language, { maximumSignificantDigits: 4 }).format(value);
+  return new Intl.NumberFormat(language, { maximumSignificantDigits: 4 }).format(value ?? NaN);
 }
 
 export const milliseconds = (value) => `${measure(value)} ms`;

@@ -30,6 +30,7 @@ class AudioClassification:
     """Takes a WAV file or raw samples; set up with the manifest's ``[audio]`` and the file's metadata."""
 
     name = NAME
+    media = "sound"
 
     def __init__(self, facts: ModelFacts) -> None:
         self._input = SoundInput(facts, NAME)

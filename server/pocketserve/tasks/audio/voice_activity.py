@@ -25,6 +25,7 @@ class VoiceActivity:
     """Takes a WAV file or raw samples; set up with the manifest's ``[audio]`` and ``[state]``."""
 
     name = NAME
+    media = "sound"
 
     def __init__(self, facts: ModelFacts) -> None:
         self._activation = facts.manifest.section(ClassificationOptions).activation

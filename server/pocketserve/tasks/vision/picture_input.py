@@ -191,6 +191,7 @@ class PictureTask(ABC):
     """Takes a picture; also the input tensor's values as JSON or ``.npy``. Each task adds ``answer``."""
 
     name: str
+    media: ClassVar[str] = "picture"
     answer_text: ClassVar[str]
     label_offset = 0  # added to a class's number to find its label
 

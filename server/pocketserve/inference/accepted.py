@@ -1,0 +1,97 @@
+"""The raw input that a model's task takes, and the inputs that a request has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pocketserve.tasks.base import AnswerOptions, Hints, Task
+from pocketserve.tasks.encoded import MEDIA_KEYS
+from pocketserve.tasks.form import Form, FormProvider
+
+JSON: Final = "application/json"
+TEXT_KEYS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "text": (("text",), ("text", "text_pair")),
+    "texts": (("texts",),),
+    "query": (("query", "texts"),),
+    "question": (("question", "context"),),
+    "items": (("items",), ("items", "user")),
+}
+"""Keys of the JSON objects that tasks take, by the kind of input (``Form.accepts``)."""
+
+
+class RawInput(NamedTuple):
+    """An input of a task.
+
+    Attributes:
+        tensors: the contents of a form by the names of the model's inputs; then ``body`` is empty.
+    """
+
+    body: memoryview
+    hints: Hints
+    tensors: Mapping[str, memoryview] = {}
+
+
+class RawInputs(NamedTuple):
+    """The inputs of a request.
+
+    Attributes:
+        is_list: several could have been sent, so that each prediction names its input.
+    """
+
+    inputs: Sequence[RawInput]
+    options: AnswerOptions
+    is_list: bool = False
+
+
+class Accepted(NamedTuple):
+    """The raw input that a model takes.
+
+    Attributes:
+        kinds: as ``Form.accepts``.
+        keys: names of fields and JSON keys that hold input.
+        parameters: names of the request parameters that the task reads.
+    """
+
+    media: str
+    kinds: tuple[str, ...]
+    keys: Collection[str]
+    parameters: tuple[str, ...]
+    input_names: Collection[str]
+
+    @property
+    def objects(self) -> list[tuple[str, ...]]:
+        """Return the keys of each JSON object that the task takes."""
+        objects: list[tuple[str, ...]] = []
+        for kind in self.kinds:
+            objects.extend(TEXT_KEYS.get(kind, ()))
+        return objects
+
+
+def media_of(task: Task) -> str:
+    """Return the kind of file that a task takes, ``picture`` or ``sound``; empty for other tasks."""
+    media: str = getattr(task, "media", "")
+    return media
+
+
+def accepted_by(task: Task, input_names: Collection[str]) -> Accepted:
+    """Return the raw input that a task takes."""
+    form = task.form() if isinstance(task, FormProvider) else Form(("file",))
+    media = media_of(task)
+    parameters = tuple(parameter.name for parameter in form.parameters)
+    keys: set[str] = set()
+    if media:
+        keys.update(MEDIA_KEYS[media], input_names)
+    elif "rows" in form.accepts:
+        keys.update(feature.name for feature in form.features)
+    elif "tensors" in form.accepts:
+        keys.update(input_names)
+    for kind in form.accepts:
+        for names in TEXT_KEYS.get(kind, ()):
+            keys.update(names)
+    return Accepted(media, form.accepts, keys, parameters, input_names)
+
+
+def field_name(name: str) -> str:
+    """Return a field's name without the brackets that some libraries write behind names of lists."""
+    return name.removesuffix("[]")

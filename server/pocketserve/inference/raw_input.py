@@ -1,0 +1,145 @@
+"""Raw input as other programs send it: forms, files in base64, JSON under another name.
+
+A plain file or document is handed to the task as it is; :func:`is_direct_input` costs little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote_plus
+
+from pocketserve.inference.accepted import JSON, Accepted, RawInput, RawInputs, accepted_by, field_name
+from pocketserve.inference.payload import Part, RawPayload
+from pocketserve.tasks.base import Hints, Task, invalid_input
+from pocketserve.tasks.cancellation import hold_document
+from pocketserve.tasks.encoded import DATA_URL, decode_file, files_in_json, is_data_url
+from pocketserve.tasks.parameters import NAMES
+from pocketserve_wire import ApiError, strict_json
+
+URLENCODED: Final = "application/x-www-form-urlencoded"
+BOM: Final = b"\xef\xbb\xbf"
+MAX_FIELDS: Final = 10_000  # of a urlencoded form: one for each feature of a table
+MAX_FIELD_NAME: Final = 1024  # bytes that may stand in front of the first "="
+_MEDIA_STARTS = frozenset((b"{", b"[", b'"', b"d", b"D", b"\xef", b" ", b"\t", b"\r", b"\n"))
+_LIST_OF_FILES = re.compile(rb'\s*\[\s*["{]')
+
+
+def is_direct_input(payload: RawPayload, media: str) -> bool:
+    """Return whether the body is the task's input as it is."""
+    if payload.parts:
+        return False
+    start = bytes(payload.body[:1])
+    content_type = payload.hints.content_type[: len(URLENCODED)].lower()
+    if media:
+        return start not in _MEDIA_STARTS and content_type != URLENCODED
+    return start != BOM[:1] and content_type != URLENCODED and not content_type.startswith("text/")
+
+
+def read_raw_inputs(payload: RawPayload, task: Task, input_names: Collection[str]) -> RawInputs:
+    """Return the inputs in a request's body.
+
+    Args:
+        input_names: of the model's tensors.
+
+    Raises:
+        ApiError: INVALID_INPUT, INVALID_PARAMETER or MALFORMED_JSON.
+    """
+    from pocketserve.inference.form_fields import inputs_of_form  # late: few send forms
+
+    accepted = accepted_by(task, input_names)
+    if payload.parts:
+        return inputs_of_form(payload.parts, accepted, payload)
+    body, hints = payload.body, payload.hints
+    content_type = hints.content_type.partition(";")[0].strip().lower()
+    if content_type == URLENCODED:
+        fields = urlencoded_fields(body, accepted)
+        if fields:
+            return inputs_of_form(fields, accepted, payload)
+    is_raw_sample = "format" in hints.values and content_type != JSON
+    if "file" not in accepted.kinds and not is_raw_sample and bytes(body[: len(BOM)]) == BOM:
+        body = body[len(BOM) :]
+    if accepted.media and not is_raw_sample:
+        files = _encoded_files(body, accepted)
+        if files is not None:
+            contents, is_list = files
+            inputs = [RawInput(memoryview(content), _untyped(hints)) for content in contents]
+            return RawInputs(inputs, payload.options, is_list)
+    if content_type.startswith("text/") and _is_task_object(body, accepted):
+        hints = hints._replace(content_type=JSON)
+    return RawInputs([RawInput(body, hints)], payload.options)
+
+
+def _untyped(hints: Hints) -> Hints:
+    """Return hints without the type of the JSON that a file came in."""
+    return hints._replace(content_type="")
+
+
+def _encoded_files(body: memoryview, accepted: Accepted) -> tuple[list[bytes], bool] | None:
+    """Return the files of a JSON document or data URL; None where the body is neither."""
+    start = bytes(body[:64]).lstrip(b" \t\r\n")
+    if start[: len(DATA_URL)].lower() == DATA_URL.encode():
+        return [decode_file(_decode_ascii(body), f"the {accepted.media}")], False
+    if start[:1] not in (b"{", b'"') and not _LIST_OF_FILES.match(bytes(body[:256])):
+        return None
+    hold_document(body)
+    return files_in_json(strict_json.loads(body), accepted.media, accepted.input_names)
+
+
+def _decode_ascii(body: memoryview) -> str:
+    try:
+        return bytes(body).decode("ascii").strip()
+    except UnicodeDecodeError:
+        raise invalid_input("the data URL holds characters that base64 does not have") from None
+
+
+def _is_task_object(body: memoryview, accepted: Accepted) -> bool:
+    """Return whether a body is exactly a JSON object that the task takes: ``fetch`` types strings as text."""
+    objects = accepted.objects
+    if not objects or bytes(body[:64]).lstrip(b" \t\r\n")[:1] != b"{":
+        return False
+    hold_document(body)
+    try:
+        content = strict_json.loads(body)
+    except ApiError:
+        return False
+    if not isinstance(content, dict):
+        return False
+    has_inputs = all(_is_input(value) for value in content.values())
+    return has_inputs and any(content.keys() == set(keys) for keys in objects)
+
+
+def _is_input(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, str | int) for item in value)
+    return isinstance(value, str | int)
+
+
+def urlencoded_fields(body: memoryview, accepted: Accepted) -> list[Part]:
+    """Return the fields of a urlencoded form; none where the body is no form of the task's keys.
+
+    ``curl -d`` sends every text under this type, so a form must name one of the task's keys.
+
+    Raises:
+        ApiError: INVALID_INPUT for too many fields.
+    """
+    start, equals, _ = bytes(body[:MAX_FIELD_NAME]).partition(b"=")
+    first_name = field_name(unquote_plus(start.decode("utf-8", "replace")))
+    if not equals or (first_name not in accepted.keys and first_name not in NAMES):
+        return []
+    try:
+        text = bytes(body).decode("utf-8")
+    except UnicodeDecodeError:
+        return []
+    if text.count("&") >= MAX_FIELDS:
+        raise invalid_input(f"the form has more than {MAX_FIELDS} fields")
+    pairs = parse_qsl(text, keep_blank_values=True)
+    if not any(field_name(name) in accepted.keys for name, _ in pairs):
+        return []
+    fields = []
+    for name, value in pairs:
+        if accepted.media and (is_data_url(value) or field_name(name) in accepted.keys):
+            value = value.replace(" ", "+")  # a plus sign of base64 that was not percent-encoded
+        fields.append(Part(name, memoryview(value.encode("utf-8", "replace")), is_file=False))
+    return fields

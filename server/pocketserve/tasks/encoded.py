@@ -1,0 +1,113 @@
+"""Files in base64: from programs that can only send JSON or text.
+
+Sources of the forms: TensorFlow Serving's ``{"b64": ...}``, data URLs (RFC 2397), base64 (RFC 4648, both alphabets).
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+from pocketserve.tasks.base import invalid_input
+from pocketserve_wire import ApiError
+from pocketserve_wire.strict_json import json_type
+
+DATA_URL: Final = "data:"
+MAX_URL_HEAD: Final = 256  # characters in front of a data URL's content
+MAX_INPUTS: Final = 64  # files in one request
+ENVELOPES: Final = ("instances", "inputs")  # keys that TensorFlow Serving's clients put around the files
+MEDIA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "picture": ("b64", "data", "file", "image", "picture"),
+    "sound": ("b64", "data", "file", "audio", "sound"),
+}
+"""Keys of JSON and names of form fields that hold a file, by the kind of file that a task takes."""
+
+_STANDARD_ALPHABET = str.maketrans("-_", "+/")
+
+
+def decode_base64(text: str) -> bytes:
+    """Decode base64 in either alphabet, with or without padding; white space is skipped.
+
+    Raises:
+        ValueError: it is not base64.
+    """
+    compact = "".join(text.split())
+    if "-" in compact or "_" in compact:
+        compact = compact.translate(_STANDARD_ALPHABET)
+    digits = compact.rstrip("=")
+    padding = "=" * (-len(digits) % 4)
+    if len(compact) - len(digits) > 2 or len(padding) > 2:
+        raise ValueError("its length is not that of base64")
+    return binascii.a2b_base64(digits + padding, strict_mode=True)
+
+
+def decode_file(text: str, location: str) -> bytes:
+    """Decode a file from base64 or a data URL.
+
+    Raises:
+        ApiError: INVALID_INPUT, with the ``location`` of the text.
+    """
+    content = text
+    if is_data_url(text):
+        head, comma, content = text.partition(",")
+        is_base64 = head[:MAX_URL_HEAD].rstrip().lower().endswith(";base64")
+        if not comma or not is_base64 or len(head) > MAX_URL_HEAD:
+            raise invalid_input(f"{location} is a data URL without base64; send data:image/png;base64,... or the like")
+        if "%" in content:
+            content = unquote(content)
+    try:
+        return decode_base64(content)
+    except ValueError:
+        raise invalid_input(f"{location} is not base64") from None
+
+
+def is_data_url(text: str) -> bool:
+    """Return whether a text starts as a data URL does."""
+    return text[: len(DATA_URL)].lower() == DATA_URL
+
+
+def files_in_json(value: Any, media: str, names: Collection[str] = ()) -> tuple[list[bytes], bool]:
+    """Return the files in a JSON document, and whether it is a list of them.
+
+    Args:
+        media: ``picture`` or ``sound``.
+        names: further keys that may hold a file: the model's input.
+
+    Raises:
+        ApiError: INVALID_INPUT.
+    """
+    keys = (*MEDIA_KEYS[media], *names)
+    for envelope in ENVELOPES:
+        if isinstance(value, dict) and envelope in value and len(value) == 1:
+            value = value[envelope]
+    value = _unwrap(value, keys, media)
+    if not isinstance(value, list):
+        return [_file(value, keys, media)], False
+    if not 0 < len(value) <= MAX_INPUTS:
+        raise invalid_input(f"a request may have 1 to {MAX_INPUTS} files, and this one has {len(value)}")
+    return [_file(item, keys, media) for item in value], True
+
+
+def _file(value: Any, keys: Collection[str], media: str) -> bytes:
+    content = _unwrap(value, keys, media)
+    if not isinstance(content, str):
+        raise _unreadable(f"got {json_type(content)}", media)
+    return decode_file(content, f"the {media}")
+
+
+def _unwrap(value: Any, keys: Collection[str], media: str) -> Any:
+    """Return the text or list in objects such as ``{"image": {"b64": ...}}``."""
+    while isinstance(value, dict):
+        unknown = [key for key in value if key not in keys]
+        if unknown:
+            raise _unreadable(f"unknown key {unknown[0]!r:.80}, parameters belong into the query", media)
+        if len(value) != 1:
+            raise _unreadable(f"got {len(value)} keys", media)
+        (value,) = value.values()
+    return value
+
+
+def _unreadable(fault: str, media: str) -> ApiError:
+    return invalid_input(f'JSON for this model is a {media} in base64, {{"b64": "..."}}: {fault}')
