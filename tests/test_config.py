@@ -45,6 +45,15 @@ GOOD: dict[str, list[tuple[str, Any]]] = {
     "trial_memory": [("0", 0), ("1GiB", 2**30)],
     "auth": [("true", True), ("0", False), ("Off", False), ("YES", True), ("no", False), ("1", True)],
     "allowed_hosts": [("a", ("a",)), ("a,b.example", ("a", "b.example")), (" a , ,b,", ("a", "b")), ("", ())],
+    "allowed_origins": [
+        ("capacitor://localhost", ("capacitor://localhost",)),
+        ("http://localhost:5173, tauri://localhost", ("http://localhost:5173", "tauri://localhost")),
+        (
+            "chrome-extension://aapbdbdomjkkjkaonfhkkikfgjllcleb",
+            ("chrome-extension://aapbdbdomjkkjkaonfhkkikfgjllcleb",),
+        ),
+        ("https://[::1]:8443", ("https://[::1]:8443",)),
+    ],
     "ready_file": [("r.json", Path("r.json"))],
     "load": [("digits,petals", ("digits", "petals"))],
     "decode_budget": [("1MiB", 2**20), ("512M", 512 * 10**6)],
@@ -121,6 +130,7 @@ OUT_OF_RANGE: dict[str, list[str]] = {
     "low_battery": ["-1", "101", "nan"],
     "hot_battery": ["-1", "101", "nan"],
     "queue_limit": ["0", "1025", "-5"],
+    "allowed_origins": ["*", "null", "http://*.example", "http://a/", "http://a/b", "localhost:5173", "file://"],
     "max_batch": ["0", "1025"],
     "request_timeout": ["0", "0.0001", "86401", "nan"],
     "drain_timeout": ["-0.1", "61"],
@@ -132,7 +142,17 @@ OUT_OF_RANGE: dict[str, list[str]] = {
     "log_format": ["JSON", "xml", ""],
     "request_log": ["true", "AUTO", ""],
 }
-UNCHECKED = {"low_power", "host", "allowed_hosts", "load", "server_name", "log_level", "log_format", "request_log"}
+UNCHECKED = {
+    "low_power",
+    "host",
+    "allowed_hosts",
+    "allowed_origins",
+    "load",
+    "server_name",
+    "log_level",
+    "log_format",
+    "request_log",
+}
 
 
 def cases(table: dict[str, list[Any]]) -> list[tuple[str, Any]]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pocketserve.auth.origins import PATTERN as ORIGIN
 from pocketserve.messages import did_you_mean, near
 from pocketserve.system import binds_loopback
 from pocketserve_wire import limits
@@ -99,6 +100,9 @@ class Config:
     state_dir: Path = _setting(default_state_dir, "Folder for what the server learns, such as verdicts; not the token.")
     auth: bool = _setting(True, "Require the token. Without it every app on the device may use the server.")
     allowed_hosts: tuple[str, ...] = _setting((), "Further Host header names to accept, for a reverse proxy.")
+    allowed_origins: tuple[str, ...] = _setting(
+        (), "Origins of web pages that may ask with the token, such as capacitor://localhost; never all."
+    )
     ready_file: Path | None = _setting(None, "JSON file written once requests are accepted, removed at the end.")
     load: tuple[str, ...] = _setting((), "Models to load at start instead of on first use.")
     quarantine: bool = _setting(True, "Try unseen model files in a throw-away process before they are loaded.")
@@ -187,8 +191,8 @@ SETTINGS: Final = {field.name: field for field in dataclasses.fields(Config)}
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "models": ("load", "quarantine", "trial_timeout", "trial_memory", "memory_budget", "keep_alive"),
-    "addresses": ("host", "http_port", "socket", "socket_port", "port_wait", "allowed_hosts", "server_name"),
-    "access and files": ("auth", "token_file", "state_dir", "ready_file"),
+    "addresses": ("host", "http_port", "socket", "socket_port", "port_wait", "server_name"),
+    "access and files": ("auth", "allowed_hosts", "allowed_origins", "token_file", "state_dir", "ready_file"),
     "log": ("log_level", "log_format", "request_log"),
     "processor and battery": ("threads", "low_power", "low_battery", "hot_battery"),
     "waiting requests": ("queue_limit", "batching", "max_batch", "request_timeout", "drain_timeout", "sequences"),
@@ -287,5 +291,9 @@ def _check(config: Config) -> None:
                 raise ConfigError(f"{name} must lie between {low} and {high}, not {value}")
         if choices and value not in choices:
             raise ConfigError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
+    for origin in config.allowed_origins:
+        if not ORIGIN.fullmatch(origin.lower()):
+            example = "http://localhost:5173, exactly as a browser sends it, without a path; never * or null"
+            raise ConfigError(f"allowed_origins must hold origins such as {example}; not {origin!r:.80}")
     if not config.auth and not binds_loopback(config.host):
         raise ConfigError(f"--no-auth works on loopback only; {config.host} can be reached from the network")

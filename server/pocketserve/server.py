@@ -92,7 +92,7 @@ class _Server:
         token = ensure_token(config.token_file) if config.auth else None
         self._service = open_service(config, token)
         apps = AppTokens(path_of(config.token_file)) if config.auth else None
-        guard = Guard(token, config.allowed_hosts, apps, self._service.pages)
+        guard = Guard(token, config.allowed_hosts, apps, self._service.pages, config.allowed_origins)
         try:
             app = create_server_app(self._service, guard)
             self._http = HttpServer(app, config, guard, traffic=self._service.traffic)

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pocketserve.auth.origins import AllowedOrigins, refusal_of_origin
 from pocketserve.state.permissions import make_private_folder
 from pocketserve.system import is_loopback
 from pocketserve_wire import ApiError, ErrorCode
@@ -95,8 +96,10 @@ class Guard:
         extra_hosts: Iterable[str] = (),
         apps: AppTokens | None = None,
         pages: WebSessions | None = None,
+        allowed_origins: Iterable[str] = (),
     ) -> None:
         self._apps, self._pages = apps, pages
+        self.origins = AllowedOrigins(allowed_origins)
         self._token = token.encode("ascii") if token is not None else None
         self._hosts = LOOPBACK_HOSTS | {host.lower() for host in extra_hosts}
 
@@ -108,16 +111,27 @@ class Guard:
     def _is_own_name(self, name: str) -> bool:
         return name in self._hosts or is_loopback(name) or _FRESH_ORIGIN.fullmatch(name) is not None
 
-    def check_source(self, host: str | None, origin: str | None) -> None:
-        """Refuse what a foreign web page sent, with HOST_REFUSED or ORIGIN_REFUSED."""
+    def check_source(self, host: str | None, origin: str | None, *, own_page: bool = False) -> None:
+        """Refuse what a foreign web page sent, with HOST_REFUSED or ORIGIN_REFUSED.
+
+        Args:
+            own_page: only pages of this server may ask, and none of ``allowed_origins``.
+        """
         match = _HOST.fullmatch(host or "")
         name = match[1].lower() if match is not None else ""
         if match is None or int(match[2] or 0) > 65535 or not self._is_own_name(name):
-            text = "the Host header must name this machine: 127.0.0.1, localhost or [::1]"
-            raise ApiError(ErrorCode.HOST_REFUSED, text)
-        own = match[0].lower()
-        if origin is not None and origin.lower() not in (f"http://{own}", f"https://{own}"):
-            raise ApiError(ErrorCode.ORIGIN_REFUSED, "requests from web pages of another origin are refused")
+            raise ApiError(ErrorCode.HOST_REFUSED, _refusal_of_host(name))
+        if origin is None or self.is_own_origin(match[0], origin):
+            return
+        if origin not in self.origins:
+            raise ApiError(ErrorCode.ORIGIN_REFUSED, refusal_of_origin(origin))
+        if own_page:
+            raise ApiError(ErrorCode.ORIGIN_REFUSED, "this is for the server's own page only")
+
+    def is_own_origin(self, host: str | None, origin: str) -> bool:
+        """Return whether a page came from this server, by the Host header under which it asks."""
+        own = (host or "").lower()
+        return origin.lower() in (f"http://{own}", f"https://{own}")
 
     def check_token(self, authorization: str | None) -> str | None:
         """Require a token, as ``Bearer TOKEN`` or as the password of ``Basic``; UNAUTHORIZED does not tell the cause.
@@ -137,6 +151,13 @@ class Guard:
             text = "a valid token is required: send 'Authorization: Bearer TOKEN' (pocketserve token prints it)"
             raise ApiError(ErrorCode.UNAUTHORIZED, text)
         return PAGE
+
+
+def _refusal_of_host(name: str) -> str:
+    text = "the Host header must name this machine: 127.0.0.1, localhost or [::1]"
+    if not name:
+        return text
+    return f"{text}; to be reached as {name:.253}, start the server with --allowed-hosts {name:.253}"
 
 
 def _presented(authorization: str) -> bytes:

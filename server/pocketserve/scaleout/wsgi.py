@@ -56,7 +56,8 @@ class ServingProcess:
         self._slot, self._config = slot, config
         self._read_deadline = ReadDeadline(config.request_timeout)
         self._service = open_service(config, token, Replica(name or slot.name, slot.folder, slot.is_alone))
-        self._guard = Guard(token, config.allowed_hosts, AppTokens(path_of(config.token_file)) if config.auth else None)
+        apps = AppTokens(path_of(config.token_file)) if config.auth else None
+        self._guard = Guard(token, config.allowed_hosts, apps, allowed_origins=config.allowed_origins)
         self._app = create_server_app(self._service, self._guard)
         self._service.follow_folder()
         self._load()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from pocketserve.api import dispatch
+from pocketserve.api.messages import ApiResponse, error_response
 from pocketserve.auth.guard import Guard
 from pocketserve.service import Service
 from pocketserve.transports.http.body import MAX_JOINED
 from pocketserve.transports.http.page import create_page
-from pocketserve.transports.http.wsgi import Environ, StartResponse, WsgiApp, respond
+from pocketserve.transports.http.wsgi import Environ, StartResponse, WsgiApp, log_answer, respond, status_line
 from pocketserve_wire import ApiError
 
 DATA_PLANE = frozenset({"infer", "prediction", "health"})  # what ``Route.answer`` says where Flask is passed by
@@ -40,6 +42,25 @@ def create_server_app(service: Service, guard: Guard) -> WsgiApp:
     return create_data_plane(service, guard, create_page(service, guard, create_on_demand(create)))
 
 
+def preflight(service: Service, guard: Guard, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    """Answer what a browser asks before it sends a request of a listed origin. It carries no token."""
+    started = time.monotonic()
+    origin = environ["HTTP_ORIGIN"]
+    try:
+        guard.check_source(environ.get("HTTP_HOST"), origin, own_page=environ["PATH_INFO"].startswith("/web/"))
+    except ApiError as error:
+        answer = error_response(error)
+        answer.headers["Content-Type"] = answer.content_type
+    else:
+        answer = ApiResponse(204, headers=guard.origins.preflight_headers(origin, environ))
+    body = b"".join(answer.chunks)
+    service.traffic.count("http", None, answer.status)
+    log_answer(service, environ, answer.status, started, len(body))
+    length = {"Content-Length": str(len(body))} if body else {}
+    start_response(status_line(answer.status), [*answer.headers.items(), *length.items()])
+    return [body]
+
+
 def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
     """Return the callable for inference, predictions and health; ``fallback`` is the Flask application."""
 
@@ -47,6 +68,8 @@ def create_data_plane(service: Service, guard: Guard, fallback: WsgiApp) -> Wsgi
         path = environ["PATH_INFO"]
         if not path.isascii():
             path = path.encode("latin-1").decode("utf-8", errors="replace")
+        if environ["REQUEST_METHOD"] == "OPTIONS" and environ.get("HTTP_ORIGIN") in guard.origins:
+            return preflight(service, guard, environ, start_response)
         try:
             match = dispatch.match(environ["REQUEST_METHOD"], path)
         except ApiError:

@@ -94,7 +94,7 @@ def create_page(service: Service, guard: Guard, fallback: WsgiApp) -> WsgiApp:
             return fallback(environ, start_response)
         started = time.monotonic()
         try:
-            guard.check_source(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"))
+            guard.check_source(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"), own_page=True)
             answer = _no_worker() if is_worker or file is None else _file_answer(file, path, environ)
         except ApiError as error:
             answer = error_response(error)

@@ -59,8 +59,10 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
         self.channel.server.traffic.count("http", None, status)
         self._log(status, len(body))
         self.status = status_line(status)
+        origins = self.channel.adj.guard.origins
         self.response_headers = [
             *answer.headers.items(),
+            *origins.response_headers(self.request.headers.get("ORIGIN")).items(),
             ("Content-Type", answer.content_type),
             ("Connection", "close"),
         ]

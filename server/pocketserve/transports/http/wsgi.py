@@ -9,10 +9,10 @@ from typing import Any
 
 from pocketserve.api import dispatch
 from pocketserve.api.messages import JSON, ApiRequest, ApiResponse, Route
-from pocketserve.auth.guard import Guard
+from pocketserve.auth.guard import PAGE, Guard
 from pocketserve.service import Service
 from pocketserve.transports.http import compression
-from pocketserve_wire import ApiError
+from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import parse_json_length
 
 LINE_END = b"\n"
@@ -53,6 +53,8 @@ def respond(
     except Exception as error:  # there was no memory to compress it
         answer = dispatch.failure(error, "encoding an answer")
         headers, chunks = _encode_response(answer, {})
+    if guard.origins:
+        headers |= guard.origins.response_headers(environ.get("HTTP_ORIGIN"), headers.get("Vary", ""))
     service.traffic.count("http", admitted, answer.status)
     if log_request is not None:
         model = "" if isinstance(match, ApiError) else match.path.get("model", "")
@@ -94,13 +96,16 @@ def log_answer(
 
 def _check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:
     """Return whether a request has the token; ApiError where it may not pass."""
-    guard.check_source(environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN"))
+    host, origin = environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN")
+    guard.check_source(host, origin, own_page=route is not None and route.group == "web")
     try:
         app = guard.check_token(environ.get("HTTP_AUTHORIZATION"))
     except ApiError:
         if route is None or not route.open:
             raise
         return False
+    if app == PAGE and origin is not None and not guard.is_own_origin(host, origin):
+        raise ApiError(ErrorCode.ORIGIN_REFUSED, "a session is for the server's own page only; send the token")
     dispatch.check_owner(route, app)
     return True
 
