@@ -26,6 +26,7 @@ TOP_K = 5
 _SCORE_NAMES = ("scores", "logits", "probability", "probabilities")
 _OUTPUT_KEYS = {
     "audio-classification": "audio.output",
+    "image-classification": "classification.output",
     "text-classification": "text.output",
     "tabular-classification": "scores, in [[outputs]]",
 }
@@ -94,7 +95,7 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
     """Set up with the manifest's ``[classification]``, labels and what the files say of an output; see
     :func:`_output_number`.
     """
-    number = _output_number(facts, name, task)
+    number = _output_number(facts, name or facts.manifest.section(ClassificationOptions).output, task)
     metadata = facts.output_metadata(number)
     labels = find_labels(facts, number if metadata.associated_files else None)
     spec = facts.outputs[number]

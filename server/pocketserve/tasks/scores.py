@@ -25,6 +25,7 @@ class ClassificationOptions(NamedTuple):
     activation: Annotated[str, TomlTable.choice, ACTIVATIONS] = "none"
     label_offset: Annotated[int, TomlTable.integer, -1000, 1000] = 0
     threshold: Annotated[float | None, TomlTable.number, -1e30, 1e30] = None
+    output: Annotated[str, TomlTable.text] = ""  # with the scores; empty if the model's outputs show it
 
 
 CLASSIFICATION = Section("classification", ClassificationOptions)

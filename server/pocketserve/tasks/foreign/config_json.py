@@ -9,6 +9,7 @@ from __future__ import annotations
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
 
 _CONFIG = "huggingface/transformers, configuration_utils.py"
+_TIMM = "huggingface/pytorch-image-models, timm/data/config.py and transforms_factory.py"
 
 TABLE = ForeignFile(
     "config.json",
@@ -18,6 +19,23 @@ TABLE = ForeignFile(
         Key("label2id", Effect.HARMLESS, _CONFIG),
         Key("max_position_embeddings", Effect.APPLIED, _CONFIG),
         Key("problem_type", Effect.APPLIED, _CONFIG),
+        Key("model_type", Effect.APPLIED, _CONFIG),
+        Key("num_channels", Effect.APPLIED, _CONFIG),
+        Key("label_names", Effect.APPLIED, _TIMM),
+        Key("pretrained_cfg.input_size", Effect.APPLIED, _TIMM),
+        Key("pretrained_cfg.interpolation", Effect.APPLIED, _TIMM),
+        Key("pretrained_cfg.crop_pct", Effect.APPLIED, _TIMM),
+        Key("pretrained_cfg.crop_mode", Effect.APPLIED, _TIMM),
+        Key("pretrained_cfg.mean", Effect.APPLIED, _TIMM),
+        Key("pretrained_cfg.std", Effect.APPLIED, _TIMM),
+        Key("pretrained_cfg.crop_border_pixels", Effect.UNSUPPORTED, _TIMM, neutral=(0,)),
+        # These two describe training and a second test size, which timm uses only on request.
+        Key("pretrained_cfg.test_input_size", Effect.HARMLESS, _TIMM),
+        Key("pretrained_cfg.test_crop_pct", Effect.HARMLESS, _TIMM),
+        # The layers that timm replaces for another number of classes; the exported network has its classes already.
+        Key("pretrained_cfg.num_classes", Effect.HARMLESS, _TIMM),
+        Key("pretrained_cfg.first_conv", Effect.HARMLESS, _TIMM),
+        Key("pretrained_cfg.classifier", Effect.HARMLESS, _TIMM),
     ),
     reports_unknown=False,
 )

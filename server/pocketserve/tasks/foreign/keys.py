@@ -7,7 +7,7 @@ never silently ignored.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 MAX_REPORTED = 20
@@ -42,6 +42,10 @@ class Key(NamedTuple):
     tasks: tuple[str, ...] = ()
 
 
+def _as_written(content: Mapping[str, Any], model_type: object) -> Mapping[str, Any]:
+    return content
+
+
 class ForeignFile(NamedTuple):
     """The table of one kind of file.
 
@@ -50,11 +54,13 @@ class ForeignFile(NamedTuple):
         keys: the rows. A more exact path comes before one with ``*``.
         reports_unknown: whether keys without a row are worth a note. It is False for files that mostly describe
             the network itself, which the model file contains already.
+        complete: adds the defaults of keys that the file leaves out, given ``model_type`` of ``config.json``.
     """
 
     name: str
     keys: tuple[Key, ...]
     reports_unknown: bool = True
+    complete: Callable[[Mapping[str, Any], object], Mapping[str, Any]] = _as_written
 
 
 class UnsupportedKey(NamedTuple):

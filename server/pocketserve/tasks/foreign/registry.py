@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.foreign import config_json
+from pocketserve.tasks.foreign import config_json, preprocessor_config
 from pocketserve.tasks.foreign.keys import ForeignFile, check_keys
 from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 
-TABLES: tuple[ForeignFile, ...] = (config_json.TABLE,)
+TABLES: tuple[ForeignFile, ...] = (config_json.TABLE, preprocessor_config.TABLE)
 
 
 def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
@@ -23,8 +23,10 @@ def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
     Raises:
         MetadataError: names the file and its keys; the model is then served as tensors.
     """
+    model_type = _content(facts, config_json.TABLE).get("model_type")
     for table in TABLES:
-        findings = check_keys(table, _content(facts, table), task)
+        content = table.complete(_content(facts, table), model_type)
+        findings = check_keys(table, content, task)
         keys = [finding for finding in findings.unsupported if finding.path not in facts.manifest.ignored_keys]
         if keys:
             listed = ", ".join(str(key) for key in keys)

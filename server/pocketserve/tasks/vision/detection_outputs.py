@@ -76,6 +76,9 @@ class DetectionOutputs:
 
     Args:
         anchors: of raw SSD boxes; None where boxes are boxes already.
+
+    Attributes:
+        activation: what turns numbers into scores; None is the format's usual one.
     """
 
     def __init__(
@@ -91,7 +94,8 @@ class DetectionOutputs:
                 "model.toml: task object-detection needs [detection] format for these outputs: one of "
                 + ", ".join(FORMATS)
             )
-        self._options, self._anchors, self._format = options, anchors, name
+        self._options, self._anchors, self.format = options, anchors, name
+        self.activation = options.activation
         roles, box_type, order, self.suppressed = FORMATS[name]
         described = metadata.outputs if len(metadata.outputs) == len(outputs) else ()
         self._guessed = False  # scores and classes are told apart by their order alone
@@ -110,6 +114,12 @@ class DetectionOutputs:
             box_type, order = options.box_type, PLAIN_ORDER
         self._layout = (box_type, options.box_order or order)
 
+    @property
+    def class_count(self) -> int:
+        """Return how many scores each box has; -1 if only a run shows it, or the format has no such output."""
+        shape = self._roles["scores"].shape if "scores" in self._roles else ()
+        return shape[-1] if len(shape) >= 2 else -1
+
     def _rows(self, outputs: Sequence[TensorSpec]) -> TensorSpec:
         """Return the one table of all: the named output, else the first of three dimensions."""
         if self._options.boxes is not None:
@@ -117,7 +127,7 @@ class DetectionOutputs:
         for spec in outputs:
             if len(spec.shape) == 3 or spec.open:
                 return spec
-        raise ModelLoadError(f"model.toml: detection.format {self._format} needs an output of three dimensions")
+        raise ModelLoadError(f"model.toml: detection.format {self.format} needs an output of three dimensions")
 
     def _match(self, outputs: Sequence[TensorSpec], described: Sequence[TensorMetadata]) -> dict[str, TensorSpec]:
         """Return outputs by role, as the manifest, the file's metadata, the outputs' names and their order tell it."""
@@ -149,7 +159,7 @@ class DetectionOutputs:
         """
         values = {role: real_values(outputs[spec.name], spec) for role, spec in self._roles.items()}
         readers = {"postprocess": self._read_postprocessed, "ssd": self._read_tables, "detr": self._read_tables}
-        boxes, scores, classes = readers.get(self._format, self._read_rows)(values)
+        boxes, scores, classes = readers.get(self.format, self._read_rows)(values)
         best = np.flatnonzero((scores >= floor) & np.isfinite(scores))
         best = best[np.argsort(-scores[best], kind="stable")[:MAX_CANDIDATES]]
         corners = boxes[best]
@@ -175,12 +185,14 @@ class DetectionOutputs:
 
     def _read_tables(self, values: Mapping[str, Array]) -> Candidates:
         """Read boxes and scores of all classes: raw or finished ones of an SSD, or DETR's."""
-        options, anchors, is_detr = self._options, self._anchors, self._format == "detr"
+        options, anchors, is_detr = self._options, self._anchors, self.format == "detr"
         boxes, scores = _table(values["boxes"]), _table(values["scores"])
         if len(boxes) != len(scores) or boxes.shape[1] < 4:
             raise ValueError(f"boxes {list(boxes.shape)} and scores {list(scores.shape)} do not belong together")
-        activation = options.activation or ("softmax" if is_detr else "none")
+        activation = self.activation or ("softmax" if is_detr else "none")
         scores = activate(scores.astype(np.float64), activation)
+        if is_detr and activation == "sigmoid":  # a box may have several classes
+            return _all_classes(to_corners(boxes, *self._layout), scores)
         if is_detr and activation == "softmax":
             scores = scores[:, :-1]  # the last class is "no object"
         elif options.background and not is_detr:
@@ -195,17 +207,17 @@ class DetectionOutputs:
     def _read_rows(self, values: Mapping[str, Array]) -> Candidates:
         """Read YOLO's rows: v5 (box, object, classes), v8 (box, classes) transposed, v10 (box, score, class)."""
         rows, first_class = _table(values["rows"]), 5
-        if self._format == "yolov8":
+        if self.format == "yolov8":
             rows, first_class = rows.T, 4
         if rows.shape[1] <= first_class:
-            need = f"{self._format} needs at least {first_class + 1} numbers a box"
+            need = f"{self.format} needs at least {first_class + 1} numbers a box"
             raise ValueError(f"{need}, output {self._roles['rows'].name!r} has {rows.shape}")
         corners = to_corners(rows, *self._layout)
-        if self._format == "yolov10":
+        if self.format == "yolov10":
             return Candidates(corners, rows[:, 4].astype(np.float64), _whole_numbers(rows[:, 5]))
         activation = self._options.activation or "none"
         candidates = _best_classes(corners, activate(rows[:, first_class:].astype(np.float64), activation))
-        if self._format == "yolov8":
+        if self.format == "yolov8":
             return candidates
         return candidates._replace(scores=candidates.scores * activate(rows[:, 4].astype(np.float64), activation))
 
@@ -249,6 +261,13 @@ def _whole_numbers(values: Array) -> Array:
 def _best_classes(boxes: Array, scores: Array) -> Candidates:
     classes = scores.argmax(axis=1)
     return Candidates(boxes, scores[np.arange(len(scores)), classes], classes)
+
+
+def _all_classes(boxes: Array, scores: Array) -> Candidates:
+    """Return a candidate for each class of each box."""
+    count = scores.shape[1]
+    classes = np.tile(np.arange(count), len(scores))
+    return Candidates(np.repeat(boxes, count, axis=0), scores.reshape(-1), classes)
 
 
 def _table(array: Array) -> Array:

@@ -39,6 +39,106 @@ class Placement(NamedTuple):
         return cut
 
 
+class Sizing(NamedTuple):
+    """Size of a picture as another library's image processor makes it: first scaled, then cut or padded.
+
+    Only the first of ``exact``, ``shortest``, ``within`` and ``cut`` that is set applies; without any of them the
+    picture keeps its size. All pairs are (width, height).
+
+    Attributes:
+        exact: the size after scaling, whatever the proportions.
+        shortest: length of the shorter side after scaling; proportions are kept.
+        longest: limit of the longer side, together with ``shortest``.
+        within: the largest size with the picture's proportions fits into it.
+        cut: share of the shorter side that is cut from the middle first and scaled to ``exact``.
+        multiple: sides are rounded down to a multiple of this.
+        crop: the middle of the scaled picture is cut to it; a smaller picture gets an even border.
+        pad: the scaled picture is padded to it at the right and at the bottom.
+        rounds: the crop's position is rounded to the nearest pixel, as torchvision does it; otherwise down.
+    """
+
+    exact: tuple[int, int] | None = None
+    shortest: int = 0
+    longest: int = 0
+    within: tuple[int, int] | None = None
+    cut: tuple[float, float] | None = None
+    multiple: int = 1
+    crop: tuple[int, int] | None = None
+    pad: tuple[int, int] | None = None
+    rounds: bool = False
+
+    @property
+    def result(self) -> tuple[int, int] | None:
+        """Return the size of every result; None if it depends on the picture."""
+        return self.crop or self.pad or self.exact
+
+    def scaled(self, picture: tuple[float, float]) -> tuple[int, int]:
+        """Return the size of a picture after scaling.
+
+        The rounding is that of huggingface/transformers, image_transforms.py, and of torchvision's Resize.
+        """
+        if self.exact is not None:
+            return self.exact
+        width, height = picture
+        if self.shortest:
+            width, height = self._by_shortest_side(width, height)
+        elif self.within is not None:
+            scale = min(self.within[0] / width, self.within[1] / height)
+            width, height = width * scale, height * scale
+        sides = (int(width), int(height))
+        if self.multiple > 1:
+            sides = (sides[0] - sides[0] % self.multiple, sides[1] - sides[1] % self.multiple)
+        return max(1, sides[0]), max(1, sides[1])
+
+    def _by_shortest_side(self, width: float, height: float) -> tuple[float, float]:
+        short, long = min(width, height), max(width, height)
+        new_short = float(self.shortest)
+        new_long = self.shortest * long / short
+        if self.longest and new_long > self.longest:
+            exact_short = self.longest * short / long
+            new_short = float(round(exact_short))
+            new_long = exact_short * long / short
+        return (new_short, new_long) if width <= height else (new_long, new_short)
+
+
+def place_sized(picture: tuple[int, int], sizing: Sizing, region: Area | None = None) -> Placement:
+    """Place a picture as another library's image processor does.
+
+    Args:
+        picture: (width, height) of the upright picture.
+        region: the part of the picture that counts; None is all of it.
+    """
+    source = region or Area(0, 0, *picture)
+    if sizing.cut is not None:
+        source = _middle(source, sizing.cut)
+    scaled = sizing.scaled((source.width, source.height))
+    size = sizing.crop or sizing.pad or scaled
+    x, width, target_x, target_width = _visible(source.x, source.width, scaled[0], size[0], sizing)
+    y, height, target_y, target_height = _visible(source.y, source.height, scaled[1], size[1], sizing)
+    visible = Area(x, y, width, height)
+    return Placement(picture, size, visible, Area(target_x, target_y, target_width, target_height))
+
+
+def _middle(area: Area, share: tuple[float, float]) -> Area:
+    """Return the middle of an area, with sides that are shares of its shorter side, in whole pixels."""
+    shorter = min(area.width, area.height)
+    width = min(area.width, int(share[0] * shorter))
+    height = min(area.height, int(share[1] * shorter))
+    x = area.x + (area.width - width) // 2
+    y = area.y + (area.height - height) // 2
+    return Area(x, y, max(1, width), max(1, height))
+
+
+def _visible(start: float, length: float, scaled: int, size: int, sizing: Sizing) -> tuple[float, float, int, int]:
+    """Return one axis of a placement: start and length in the picture, then start and length in the input."""
+    if scaled <= size:
+        border = (size - scaled) // 2 if sizing.crop is not None else 0
+        return start, length, border, scaled
+    cut = round((scaled - size) / 2) if sizing.rounds else (scaled - size) // 2
+    ratio = length / scaled
+    return start + cut * ratio, size * ratio, 0, size
+
+
 def place(
     picture: tuple[int, int], size: tuple[int, int], resize: str, region: Area | None = None, crop_fraction: float = 1.0
 ) -> Placement:

@@ -8,10 +8,10 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
 from pocketserve.tasks.entries import RANKED, TaskCall
 from pocketserve.tasks.labels import find_labels
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts
 from pocketserve.tasks.parameters import Parameter
 from pocketserve.tasks.ranking import Ranking, ranking_of
-from pocketserve.tasks.scores import CLASSIFICATION
+from pocketserve.tasks.scores import CLASSIFICATION, ClassificationOptions
 from pocketserve.tasks.vision.picture_input import PictureInput, PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.preprocessing import IMAGE
 
@@ -44,11 +44,29 @@ def create(facts: ModelFacts) -> ImageClassification:
     """Set up with the manifest's ``[image]``, ``[classification]`` and labels, completed by what the files say."""
     if not facts.outputs:
         raise ModelLoadError(f"model.toml: task {NAME} needs an output, the model has none")
-    return ImageClassification(picture_input(facts, NAME), ranking_of(facts, facts.outputs[0].name, NAME))
+    picture = picture_input(facts, NAME)
+    ranking = ranking_of(facts, _scores_output(facts), NAME)
+    if _is_timm(facts) and ClassificationOptions not in facts.manifest.sections:
+        ranking = ranking._replace(options=ranking.options._replace(activation="softmax"))
+    return ImageClassification(picture, ranking)
+
+
+def _scores_output(facts: ModelFacts) -> str:
+    """Return the name of the only output with as many numbers as there are labels; empty if there is no such one."""
+    count = len(find_labels(facts).names)
+    if count < 2 or facts.manifest.section(ClassificationOptions).output:
+        return ""
+    matches = [spec.name for spec in facts.outputs if spec.datatype != "BYTES" and spec.shape[-1:] == (count,)]
+    return matches[0] if len(matches) == 1 else ""
+
+
+def _is_timm(facts: ModelFacts) -> bool:
+    """Return whether timm wrote the model's ``config.json``; its classifiers give logits."""
+    return isinstance(facts.json_beside(CONFIG).get("pretrained_cfg"), dict)
 
 
 class ImageClassification(PictureTask):
-    """Ranks the first row of the first output."""
+    """Ranks the first row of the output with the scores."""
 
     name = NAME
     answer_text = "label, index and score of the likeliest classes, best first"

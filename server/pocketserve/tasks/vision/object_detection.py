@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import BoundingBoxProperties
 from pocketserve.tasks.arrays import is_npy, read_npy
 from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
 from pocketserve.tasks.entries import BOX, RANKED, TaskCall
 from pocketserve.tasks.labels import find_labels, label_of
-from pocketserve.tasks.model_facts import CONFIG, ModelFacts
+from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import threshold_of
 from pocketserve.tasks.vision.boxes import generate_anchors, suppress
@@ -33,6 +34,14 @@ NAME = "object-detection"
 THRESHOLD = 0.3
 IOU = 0.5
 MAX_ANCHORS_BYTES = 16 * 2**20
+NO_OBJECT_MODELS = ("detr", "yolos", "table-transformer")
+"""Model types whose last class is "no object". Source: huggingface/transformers, image_processing_detr.py."""
+
+SIGMOID_MODELS = (
+    *("conditional_detr", "dab-detr", "deformable_detr", "deta", "lw_detr", "rf_detr"),
+    *("rt_detr", "rt_detr_v2", "d_fine", "deimv2"),
+)
+"""Model types with one sigmoid a class. Source: their ``post_process_object_detection`` in the same project."""
 
 
 def fits(facts: ModelFacts) -> bool:
@@ -63,6 +72,34 @@ def _format_of_files(facts: ModelFacts) -> str | None:
     if isinstance(architectures, list) and architectures and "ForObjectDetection" in str(architectures[0]):
         return "detr"
     return None
+
+
+def _detr_activation(facts: ModelFacts, outputs: DetectionOutputs) -> str | None:
+    """Return the activation of a Hugging Face detector's logits; None if its files don't say.
+
+    Softmax has a last class "no object", so there is one more logit than there are names.
+
+    Raises:
+        MetadataError: the number of logits fits neither, and the model type is unknown.
+    """
+    config = facts.json_beside(CONFIG)
+    model_type = config.get("model_type")
+    names = config.get("id2label")
+    logits = outputs.class_count
+    labels = len(names) if isinstance(names, dict) else 0
+    if model_type in NO_OBJECT_MODELS:
+        return "softmax"
+    if model_type in SIGMOID_MODELS or (labels and logits == labels):
+        return "sigmoid"
+    if labels and logits == labels + 1:
+        return "softmax"
+    if model_type is None:
+        return None
+    raise MetadataError(
+        f"config.json beside the model has {plural(labels, 'label')}, and the model gives {logits} logits a box, so "
+        "that it isn't known how they become scores; set [detection] activation in model.toml to sigmoid, or to "
+        'softmax if the last class is "no object"'
+    )
 
 
 def _anchors(facts: ModelFacts, options: DetectionOptions, width: int, height: int) -> Array | None:
@@ -102,6 +139,8 @@ class ObjectDetection(PictureTask):
         self.label_offset = options.label_offset
         anchors = _anchors(facts, options, *self._picture.size)
         self._outputs = DetectionOutputs(options, facts.outputs, facts.metadata, anchors)
+        if self._outputs.format == "detr" and options.activation is None:
+            self._outputs.activation = _detr_activation(facts, self._outputs)
 
     @property
     def threshold(self) -> float:
@@ -115,7 +154,8 @@ class ObjectDetection(PictureTask):
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first; the box in pixels of the upright picture."""
-        defaults, size = self._options, self._picture.size
+        defaults = self._options
+        size = self._picture.size if context is None else context.input
         floor = self.threshold if options.threshold is None else options.threshold
         try:
             candidates = self._outputs.candidates(runs[0], size, floor)

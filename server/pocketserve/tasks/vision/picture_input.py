@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,10 +14,10 @@ from pocketserve.tasks import arrays
 from pocketserve.tasks.base import NO_HINTS, Answer, Hints, Prepared, Runs, invalid_input
 from pocketserve.tasks.form import Form
 from pocketserve.tasks.labels import Labels, answer_labels
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.vision.frames import FORMATS, is_frame
-from pocketserve.tasks.vision.geometry import Placement, place
+from pocketserve.tasks.vision.geometry import Placement, Sizing, place
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
 from pocketserve.tasks.vision.preprocessing import ImageOptions, complete, image_options
 from pocketserve.tensors import Array, TensorSpec, quantize
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pocketserve.tasks.vision.drawing import Canvas
 
 CHANNELS = (1, 3)
+MASKS = ("pixel_mask",)
+"""Inputs that say which pixels belong to the picture. Source: huggingface/transformers, modeling_detr.py."""
+
 NO_OPTIONS = ImageOptions()
 PICTURE_PARAMETERS = (
     *(parameter("annotate"), parameter("region"), parameter("format", choices=FORMATS)),
@@ -42,23 +46,35 @@ class PictureInput:
         spec: the only input, [1, height, width, channels], [1, channels, height, width] or, grey, [1, height, width].
         options: the manifest's ``[image]``, completed by what the file says.
         max_pixels: see :func:`~pocketserve.tasks.vision.pictures.read_picture`.
+        channels: colour channels of an input that leaves them open.
+        masks: further inputs, which say that a pixel belongs to the picture.
     """
 
-    def __init__(self, spec: TensorSpec, options: ImageOptions, max_pixels: int) -> None:
+    def __init__(
+        self,
+        spec: TensorSpec,
+        options: ImageOptions,
+        max_pixels: int,
+        channels: int | None = None,
+        masks: Sequence[TensorSpec] = (),
+    ) -> None:
         self.spec = spec
-        self.options = options
         self.max_pixels = max_pixels
+        self.masks = masks
         grey = len(spec.shape) == 3
         with_channels = spec._replace(shape=(*spec.shape, 1)) if grey else spec
-        self.shape, self.channels_first = picture_shape(with_channels, options.size)
-        width, height, channels = self.shape
-        shape = (1, channels, height, width) if self.channels_first else (1, height, width, channels)
+        self.shape, self.channels_first = picture_shape(with_channels, options.size, channels)
+        self.options = options = _fitting_sizing(options, with_channels, self.shape, self.channels_first)
+        self.varies = options.sizing is not None and options.sizing.result is None
+        width, height = (-1, -1) if self.varies else self.size
+        count = self.shape.channels
+        shape = (1, count, height, width) if self.channels_first else (1, height, width, count)
         # Of several pictures only the first would be answered.
         self._single = spec._replace(shape=shape[:3] if grey else shape)
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) of the input in pixels."""
+        """(width, height) of the input in pixels; a usual size where it varies with the picture."""
         return self.shape.width, self.shape.height
 
     def read(self, body: memoryview, hints: Hints = NO_HINTS) -> tuple[Array, Placement]:
@@ -67,9 +83,29 @@ class PictureInput:
         Numbers (JSON, ``.npy``) are the tensor itself: then the input counts as the picture.
         """
         if is_tensor(body, hints, self._single):
-            return self._read_tensor(body), place(self.size, self.size, "stretch")
+            tensor = self._read_tensor(body)
+            size = self._size_of(tensor)
+            return tensor, place(size, size, "stretch")
         pixels, placement = read_picture(body, self.shape, self.options, self.max_pixels, hints)
-        return self._normalise(pixels), placement
+        values = self._normalise(pixels)
+        if self.options.sizing is not None and self.options.sizing.pad is not None:
+            _clear_padding(self._as_rows(values), placement)
+        return values, placement
+
+    def fill_masks(self, placement: Placement) -> dict[str, Array]:
+        """Return the masks by input name: ones where the picture is, zeros in the padding."""
+        return {spec.name: _mask(spec, placement) for spec in self.masks}
+
+    def _size_of(self, tensor: Array) -> tuple[int, int]:
+        if not self.varies:
+            return self.size
+        height, width = tensor.shape[2:] if self.channels_first else tensor.shape[1:3]
+        return width, height
+
+    def _as_rows(self, values: Array) -> Array:
+        """Return a view of one picture as [height, width, ...]."""
+        picture: Array = values[0]
+        return picture.transpose(1, 2, 0) if self.channels_first else picture
 
     def _read_tensor(self, body: memoryview) -> Array:
         if arrays.is_npy(body):
@@ -80,9 +116,12 @@ class PictureInput:
         """Return what happens to a picture, in words."""
         options, (width, height, channels) = self.options, self.shape
         fit = {"crop": "cropped to its middle and scaled", "letterbox": "scaled to fit between bars"}
+        placed = f"{fit.get(options.resize or '', 'stretched')} to {width}x{height}"
+        if options.sizing is not None:
+            placed = describe_sizing(options.sizing)
         colour = "BGR" if options.color == "bgr" else "RGB" if channels == 3 else "grey"
         inverted = {"always": ", inverted", "auto": ", inverted where the border is light"}.get(options.invert, "")
-        words = f"turned upright, {fit.get(options.resize or '', 'stretched')} to {width}x{height} {colour}{inverted}"
+        words = f"turned upright, {placed} {colour}{inverted}"
         if self._takes_pixels():
             return f"{words}, pixels from 0 to 255 as {self.spec.datatype}"
         mean, std = (
@@ -110,17 +149,97 @@ class PictureInput:
             values = quantize(values, self.spec) if self.spec.quantization else values.astype(dtype, copy=False)
         if self.channels_first:
             values = values.transpose(2, 0, 1)
-        return np.ascontiguousarray(values).reshape(self._single.shape)
+        with_batch = np.ascontiguousarray(values)[None]
+        return with_batch[..., 0] if len(self._single.shape) == 3 else with_batch
+
+
+def picture_specs(facts: ModelFacts) -> tuple[TensorSpec, tuple[TensorSpec, ...]] | None:
+    """Return the input for the picture, and those for its mask; None if there are several other inputs."""
+    masks = tuple(spec for spec in facts.sent_inputs if spec.name in MASKS and _is_mask(spec))
+    pictures = [spec for spec in facts.sent_inputs if spec not in masks]
+    return (pictures[0], masks) if len(pictures) == 1 else None
+
+
+def _is_mask(spec: TensorSpec) -> bool:
+    return not spec.open and len(spec.shape) == 3 and spec.shape[0] in (1, -1) and spec.datatype != "BYTES"
+
+
+def _mask(spec: TensorSpec, placement: Placement) -> Array:
+    """Return a mask [1, height, width] of the picture's own size, or of the input's if that is fixed.
+
+    A fixed mask of another size than the picture's stands for the whole picture.
+    """
+    width, height = placement.input
+    rows = height if spec.shape[1] == -1 else spec.shape[1]
+    columns = width if spec.shape[2] == -1 else spec.shape[2]
+    mask = np.ones((1, rows, columns), np.dtype(DATATYPES[spec.datatype].typestr))
+    if (columns, rows) == placement.input:
+        _clear_padding(mask[0], placement)
+    return mask
+
+
+def _clear_padding(rows: Array, placement: Placement) -> None:
+    """Set everything to 0 that lies right of the picture or below it."""
+    rows[int(placement.target.height) :] = 0
+    rows[:, int(placement.target.width) :] = 0
+
+
+def _fitting_sizing(options: ImageOptions, spec: TensorSpec, shape: PictureShape, channels_first: bool) -> ImageOptions:
+    """Drop a sizing whose result the input can't take."""
+    sizing = options.sizing
+    if sizing is None or sizing.result == (shape.width, shape.height):
+        return options
+    sides = spec.shape[2:] if channels_first else spec.shape[1:3]
+    if sizing.result is None and sides == (-1, -1):
+        return options
+    return options._replace(sizing=None)
+
+
+def describe_sizing(sizing: Sizing) -> str:
+    """Return what a processor does to a picture's size, in words."""
+    if sizing.cut is not None:
+        words = "cropped to its middle and scaled"
+    elif sizing.exact is not None:
+        words = f"stretched to {sizing.exact[0]}x{sizing.exact[1]}"
+    elif sizing.longest:
+        words = f"scaled to a shorter side of {sizing.shortest} and a longer one of at most {sizing.longest}"
+    elif sizing.shortest:
+        words = f"scaled to a shorter side of {sizing.shortest}"
+    elif sizing.within is not None:
+        words = f"scaled to fit into {sizing.within[0]}x{sizing.within[1]}"
+    else:
+        words = "at its own size"
+    if sizing.crop is not None:
+        words += f", cropped to {sizing.crop[0]}x{sizing.crop[1]}"
+    if sizing.pad is not None:
+        words += f", padded to {sizing.pad[0]}x{sizing.pad[1]}"
+    return words
+
+
+def open_channels(facts: ModelFacts, options: ImageOptions) -> int | None:
+    """Return the colour channels of an input that leaves them open, from the files; None if they don't say."""
+    channels = facts.json_beside(CONFIG).get("num_channels")
+    if channels in CHANNELS:
+        return int(channels)
+    for numbers in (options.mean, options.std):
+        if numbers is not None and len(numbers) == 3:
+            return 3
+    described = options.color is not None or options.size is not None
+    if not described:
+        return None
+    return 1 if options.color == "grayscale" else 3
 
 
 def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS) -> PictureInput:
     """Set up the input of a model; ``usual`` holds where neither manifest nor file says anything."""
-    spec = facts.only_input(task)
+    specs = picture_specs(facts)
+    spec, masks = specs if specs is not None else (facts.only_input(task), ())
     if spec.datatype in ("BYTES", "BOOL", "BF16"):
         raise ModelLoadError(f"model.toml: task {task} does not fit: input {spec.name!r} has datatype {spec.datatype}")
     options = complete(image_options(facts), usual)
     try:
-        picture = PictureInput(spec, options, facts.max_image_pixels)
+        channels = open_channels(facts, options)
+        picture = PictureInput(spec, options, facts.max_image_pixels, channels, masks)
     except ValueError as error:
         raise ModelLoadError(f"model.toml: task {task} does not fit: {error}") from None
     channels = picture.shape.channels
@@ -136,16 +255,18 @@ def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS
         options = options._replace(**{key: numbers[:1]})  # a file's numbers for three channels, and a model of one
     if options.color is not None and (1 if options.color == "grayscale" else 3) != channels:
         raise ModelLoadError(f"model.toml: image.color is {options.color}, but the input has {channels} channels")
-    picture.options = options
+    picture.options = options._replace(sizing=picture.options.sizing)
     return picture
 
 
 def takes_picture(facts: ModelFacts) -> bool:
-    """Return whether the only input has the shape of a picture of fixed size."""
-    if len(facts.sent_inputs) != 1 or facts.sent_inputs[0].open:
+    """Return whether the only input has the shape of a picture; a mask of its pixels may come beside it."""
+    specs = picture_specs(facts)
+    if specs is None or specs[0].open:
         return False
     try:
-        shape, _ = picture_shape(facts.sent_inputs[0], image_options(facts).size)
+        options = image_options(facts)
+        shape, _ = picture_shape(specs[0], options.size, open_channels(facts, options))
     except (ValueError, ModelLoadError):
         return False
     return min(shape.width, shape.height) >= 16  # less is a table of numbers
@@ -165,25 +286,36 @@ def is_tensor(body: memoryview, hints: Hints, spec: TensorSpec | None = None) ->
     return fits or arrays.picture_in(array) is None
 
 
-def picture_shape(spec: TensorSpec, size: tuple[int, int] | None = None) -> tuple[PictureShape, bool]:
+def picture_shape(
+    spec: TensorSpec, size: tuple[int, int] | None = None, channels: int | None = None
+) -> tuple[PictureShape, bool]:
     """Return size and channels of a picture input, and whether the channels come first.
 
     Args:
         size: (width, height) for an input that leaves them open.
+        channels: colour channels for an input that leaves them open. If it leaves everything open, they come first,
+            as in PyTorch's exports.
 
     Raises:
         ValueError: the shape is not that of one picture of fixed size.
     """
     if len(spec.shape) == 4 and spec.shape[0] in (1, -1):
         first, second, third = spec.shape[1:]
-        for channels_first, (width, height, channels) in enumerate(((second, first, third), (third, second, first))):
+        if third == -1 and channels is not None and min(first, second) > 0:
+            third = channels
+        elif first == -1 and channels is not None and third not in CHANNELS:
+            first = channels
+        for channels_first, (width, height, count) in enumerate(((second, first, third), (third, second, first))):
             if size is not None and width in (-1, size[0]) and height in (-1, size[1]):
                 width, height = size
-            if channels in CHANNELS and min(width, height) > 0:
-                return PictureShape(width, height, channels), bool(channels_first)
+            if count in CHANNELS and min(width, height) > 0:
+                return PictureShape(width, height, count), bool(channels_first)
     detail = f"input {spec.name!r} has shape {list(spec.shape)}, which is not that of a picture"
     if len(spec.shape) == 4 and -1 in spec.shape[1:]:
-        detail += " of fixed size; set width and height in [image]"
+        if size is None:
+            detail += " of fixed size; set width and height in [image]"
+        else:
+            detail += f" of {size[0]}x{size[1]} pixels; correct width and height in [image]"
     raise ValueError(detail)
 
 
@@ -207,7 +339,8 @@ class PictureTask(ABC):
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Return one run; the context is the picture's placement in the input."""
         array, placement = self._picture.read(body, hints)
-        return Prepared([{self._picture.spec.name: array}], placement)
+        masks = self._picture.fill_masks(placement)
+        return Prepared([{self._picture.spec.name: array, **masks}], placement)
 
     def annotate(self, body: memoryview, hints: Hints, runs: Runs, answer: Answer, context: Any) -> bytes:
         if is_tensor(body, hints):

@@ -19,7 +19,7 @@ from pocketserve.tasks.base import NO_HINTS, Hints, invalid_input, invalid_param
 from pocketserve.tasks.cancellation import checkpoint, hold_bytes
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import ORIENTATIONS, frame_size, is_frame, read_frame
-from pocketserve.tasks.vision.geometry import Area, Placement, place
+from pocketserve.tasks.vision.geometry import Area, Placement, place, place_sized
 from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError
@@ -62,6 +62,7 @@ def read_picture(
     """Decode, turn upright, convert and resize a picture.
 
     Args:
+        shape: its size doesn't count if ``options.sizing`` is set, which may depend on the picture.
         max_pixels: decoded size above which the picture is refused before any pixel is decoded.
         hints: may say that the body is a raw camera frame, and which region counts.
 
@@ -71,11 +72,16 @@ def read_picture(
     size = (shape.width, shape.height)
     with _opened(body, hints, max_pixels, size) as (image, upright_size, orientation):
         region = _region(hints, upright_size)
-        placement = place(upright_size, size, options.resize or "stretch", region, options.crop_fraction or 1.0)
+        if options.sizing is not None:
+            placement = place_sized(upright_size, options.sizing, region)
+            _check_size(placement.input, max_pixels)
+        else:
+            placement = place(upright_size, size, options.resize or "stretch", region, options.crop_fraction or 1.0)
         mode = "L" if shape.channels == 1 else "RGB"
         decoded = _decode(image, mode, orientation, placement, max_pixels)
         resized = _resize(decoded, placement, options, region)
-        pixels = np.asarray(resized, dtype=np.uint8).reshape(shape.height, shape.width, shape.channels)
+        width, height = placement.input
+        pixels = np.asarray(resized, dtype=np.uint8).reshape(height, width, shape.channels)
     if options.color == "bgr":
         pixels = pixels[..., ::-1]
     inverted = options.invert == "always"
@@ -186,12 +192,17 @@ def _decode(image: Image, mode: str, orientation: int, placement: Placement, max
 
 def _make_room(size: tuple[int, int], max_pixels: int) -> None:
     """Hold so many pixels of the memory that all requests share."""
+    _check_size(size, max_pixels)
+    width, height = size
+    hold_bytes(width * height * BYTES_PER_PIXEL)
+
+
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width * height > max_pixels:
         raise invalid_input(f"the picture has {width}x{height} pixels; the limit is {max_pixels} (max_image_pixels)")
     if max(size) > MAX_SIDE:
         raise invalid_input(f"the picture has {width}x{height} pixels; a side may have {MAX_SIDE}")
-    hold_bytes(width * height * BYTES_PER_PIXEL)
 
 
 class CheckedReader(io.RawIOBase):

@@ -5,6 +5,7 @@ The manifest's ``[image]`` comes first, key by key; then these in the order belo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -12,12 +13,21 @@ from typing import Annotated, Any, NamedTuple
 from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import ImageProperties
+from pocketserve.tasks.foreign.image_processors import complete_processor, processor_class
+from pocketserve.tasks.foreign.preprocessor_config import NAME as PROCESSOR
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
+from pocketserve.tasks.vision.geometry import Sizing
 
 MAX_SIDE = 1 << 14
 
-_RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 """Pillow's numbers, which Hugging Face writes into its files."""
+
+CONVNEXT_STRETCHES = 384
+"""The shorter side from which on ConvNeXT's processor stretches. Source: image_processing_convnext.py."""
+
+TIMM_CROP = 0.875
+"""timm's default of ``crop_pct``. Source: timm/data/constants.py."""
 
 _PIXEL_RANGES = {
     "NominalRange_0_255": ((0.0,), (1.0,)),
@@ -30,6 +40,7 @@ class ImageOptions(NamedTuple):
     """The way from a picture to the input tensor: (pixel - mean) / std with pixels from 0 to 255.
 
     None leaves a key to the model's files; ``size`` is (width, height), for inputs whose shape leaves them open.
+    ``sizing`` comes from the files of a library and replaces ``resize`` if its result fits the input.
     """
 
     color: Annotated[str | None, TomlTable.choice, ("rgb", "bgr", "grayscale")] = None
@@ -37,10 +48,11 @@ class ImageOptions(NamedTuple):
     mean: Annotated[tuple[float, ...] | None, TomlTable.numbers] = None
     std: Annotated[tuple[float, ...] | None, partial(TomlTable.numbers, nonzero=True)] = None
     invert: Annotated[str, TomlTable.choice, ("never", "always", "auto")] = "never"
-    resample: Annotated[str | None, TomlTable.choice, ("nearest", "bilinear", "bicubic", "lanczos")] = None
+    resample: Annotated[str | None, TomlTable.choice, tuple(RESAMPLE.values())] = None
     crop_fraction: Annotated[float | None, TomlTable.number, 0.01, 1.0] = None
     fill: Annotated[tuple[float, ...] | None, TomlTable.numbers] = None
     size: tuple[int, int] | None = None
+    sizing: Sizing | None = None
 
 
 def _image(table: TomlTable) -> ImageOptions:
@@ -63,9 +75,12 @@ def image_options(facts: ModelFacts) -> ImageOptions:
 
 
 def complete(options: ImageOptions, more: ImageOptions) -> ImageOptions:
-    """Take missing keys from other options; ``crop_fraction`` only together with ``resize``."""
+    """Take missing keys from other options; ``crop_fraction`` and ``sizing`` only together with ``resize``."""
     keys = ["color", "resample", "fill", "size", "mean", "std"]
-    keys += ["resize", "crop_fraction"] if options.resize is None else []
+    if options.resize is None:
+        keys += ["resize", "crop_fraction"]
+    if options.resize is None and options.size in (None, more.size):
+        keys.append("sizing")
     return options._replace(**{key: getattr(more, key) for key in keys if getattr(options, key) is None})
 
 
@@ -101,40 +116,158 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
 
 
 def _hugging_face(facts: ModelFacts) -> ImageOptions:
-    """Read ``preprocessor_config.json``: rescaling precedes normalisation; both become one mean and std in pixels."""
-    config = facts.json_beside("preprocessor_config.json")
-    if not config:
+    """Read ``preprocessor_config.json``, completed by its processor class's defaults."""
+    file = facts.json_beside(PROCESSOR)
+    if not file:
         return ImageOptions()
-    rescale, factor = config.get("do_rescale", True), config.get("rescale_factor")
-    factor = factor if isinstance(factor, int | float) and 0 < factor < 1e6 else 1 / 255
-    scale = 1 / factor if rescale else 1.0
+    model_type = facts.json_beside(CONFIG).get("model_type")
+    name = processor_class(file, model_type)
+    config = complete_processor(file, model_type)
+    mean, std = _normalization(config)
+    options = _sized(name, config)
+    return options._replace(
+        color="bgr" if config.get("do_flip_channel_order") else None,
+        mean=mean,
+        std=std,
+        resample=_resample(config.get("resample")),
+    )
+
+
+def _resample(number: object) -> str | None:
+    return RESAMPLE.get(number) if isinstance(number, int) else None
+
+
+def _normalization(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and std in pixels of what a processor does: it rescales pixels, then normalizes them."""
+    scale = 1.0
+    if config.get("do_rescale", True):
+        factor = config.get("rescale_factor")
+        scale = 255.0
+        if isinstance(factor, int | float) and 0 < factor < 1e6:
+            scale = 1 / factor
     mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (scale,)
+    std: tuple[float, ...] = (1.0,)
     if config.get("do_normalize", True) and config.get("image_mean") and config.get("image_std"):
-        mean, std = (_numbers(config, key, scale) for key in ("image_mean", "image_std"))
-    size, crop = _config_size(config.get("size")), _config_size(config.get("crop_size"))
-    edge: Any = config["size"].get("shortest_edge") if isinstance(config.get("size"), dict) else None
-    options = ImageOptions(mean=mean, std=std, resample=_RESAMPLE.get(config.get("resample", -1)), size=size)
-    if config.get("do_center_crop") and crop:
-        edge = edge if _size((edge, edge)) else min(size or crop)
-        return options._replace(resize="crop", crop_fraction=min(1.0, min(crop) / edge), size=crop)
-    if _size((edge, edge)):  # ConvNeXT and others
-        return options._replace(resize="crop", crop_fraction=_crop_percentage(config), size=(edge, edge))
-    return options
+        mean = _numbers(config, "image_mean")
+        std = _numbers(config, "image_std")
+    if config.get("rescale_offset"):  # pixels from -1 to 1 are normalized
+        mean = tuple(value + 1 for value in mean)
+    divisors = std
+    if config.get("include_top") and config.get("image_std"):  # EfficientNet divides by std once more
+        divisors = tuple(value * again for value, again in _pairs(std, _numbers(config, "image_std")))
+    return tuple(value * scale for value in mean), tuple(value * scale for value in divisors)
+
+
+def _pairs(first: tuple[float, ...], second: tuple[float, ...]) -> list[tuple[float, float]]:
+    """Pair the numbers of two settings; a single one stands for each colour channel."""
+    if len(first) == 1:
+        first = first * len(second)
+    if len(second) == 1:
+        second = second * len(first)
+    return list(zip(first, second, strict=False))
+
+
+def _sized(name: str, config: Mapping[str, Any]) -> ImageOptions:
+    """Return how a processor resizes, crops and pads.
+
+    ``sizing`` is exact; ``resize``, ``crop_fraction`` and ``size`` are for inputs of other sizes than its result.
+    """
+    size: Any = config.get("size")
+    size = size if isinstance(size, dict) else {}
+    exact = _exact_size(config, size)
+    shortest, longest = _side(size.get("shortest_edge")), _side(size.get("longest_edge"))
+    within = _size((size.get("max_width"), size.get("max_height")))
+    crop = _config_size(config.get("crop_size")) if config.get("do_center_crop") else None
+    if crop is not None and name == "PerceiverImageProcessor" and exact is not None:
+        cut = (exact[0] / crop[0], exact[1] / crop[1])
+        return ImageOptions(size=exact, resize="crop", crop_fraction=min(1.0, *cut), sizing=Sizing(exact, cut=cut))
+    if crop is not None:
+        shortest = _shortest_before_crop(name, config, exact, shortest)
+        exact = None if shortest else exact
+        edge = shortest or min(exact or crop)
+        fraction = min(1.0, min(crop) / edge)
+        return ImageOptions(size=crop, resize="crop", crop_fraction=fraction, sizing=Sizing(exact, shortest, crop=crop))
+    if shortest and longest:
+        multiple = 16 if name == "YolosImageProcessor" else 1
+        pad = _config_size(config.get("pad_size"))
+        sizing = Sizing(shortest=shortest, longest=longest, multiple=multiple, pad=pad)
+        return ImageOptions(size=pad or (shortest, shortest), resize="stretch", sizing=sizing)
+    if longest:
+        within = (longest, longest)
+    if within is not None:
+        pad = _config_size(config.get("pad_size"))
+        return ImageOptions(size=pad or within, resize="stretch", sizing=Sizing(within=within, pad=pad))
+    if shortest:
+        return _shortest_only(name, config, shortest)
+    return ImageOptions(size=exact, sizing=None if exact is None else Sizing(exact))
+
+
+def _exact_size(config: Mapping[str, Any], size: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the size that a picture is stretched to; DPT rounds it to a multiple."""
+    exact = _config_size(dict(size))
+    multiple = config.get("ensure_multiple_of")
+    if exact is None or type(multiple) is not int or multiple <= 1:
+        return exact
+    return _size(tuple(round(side / multiple) * multiple for side in exact))
+
+
+def _shortest_before_crop(name: str, config: Mapping[str, Any], exact: tuple[int, int] | None, shortest: int) -> int:
+    """Return the length of the shorter side from which a processor crops; 0 if it stretches to an exact size."""
+    if name == "LevitImageProcessor" and shortest:
+        return int(256 / 224 * shortest)
+    if name == "PoolFormerImageProcessor":
+        edge = shortest or min(exact or (0, 0))
+        return int(edge / _crop_percentage(config))
+    return shortest
+
+
+def _shortest_only(name: str, config: Mapping[str, Any], shortest: int) -> ImageOptions:
+    """Read a size of the shorter side alone. ConvNeXT crops by ``crop_pct``, or stretches large pictures."""
+    square = (shortest, shortest)
+    if name not in ("ConvNextImageProcessor", ""):
+        return ImageOptions(size=square, resize="crop", sizing=Sizing(shortest=shortest))
+    if name and shortest >= CONVNEXT_STRETCHES:
+        return ImageOptions(size=square, sizing=Sizing(square))
+    fraction = _crop_percentage(config)
+    sizing = Sizing(shortest=int(shortest / fraction), crop=square)
+    return ImageOptions(size=square, resize="crop", crop_fraction=fraction, sizing=sizing)
 
 
 def _timm(facts: ModelFacts) -> ImageOptions:
-    """Read ``pretrained_cfg`` in the ``config.json`` of a timm model."""
+    """Read ``pretrained_cfg`` in the ``config.json`` of a timm model.
+
+    Source: huggingface/pytorch-image-models, timm/data/transforms_factory.py, ``transforms_imagenet_eval``.
+    """
     config = facts.json_beside(CONFIG).get("pretrained_cfg")
     if not isinstance(config, dict) or not config.get("mean") or not config.get("std"):
         return ImageOptions()
-    return ImageOptions(
-        mean=_numbers(config, "mean", 255),
-        std=_numbers(config, "std", 255),
-        resample=config["interpolation"] if config.get("interpolation") in _RESAMPLE.values() else None,
+    mean, std = _numbers(config, "mean"), _numbers(config, "std")
+    interpolation = config.get("interpolation")
+    options = ImageOptions(
+        mean=tuple(value * 255 for value in mean),
+        std=tuple(value * 255 for value in std),
+        resample="bilinear" if interpolation == "random" else None,
         resize="crop",
-        crop_fraction=_crop_percentage(config),
+        crop_fraction=_crop_percentage(config, TIMM_CROP),
     )
+    if interpolation in RESAMPLE.values():
+        options = options._replace(resample=interpolation)
+    shape = config.get("input_size")
+    size = _size((shape[2], shape[1])) if isinstance(shape, list) and len(shape) == 3 else None
+    return options if size is None else _timm_sized(options, config.get("crop_mode"), size)
+
+
+def _timm_sized(options: ImageOptions, mode: object, size: tuple[int, int]) -> ImageOptions:
+    fraction = options.crop_fraction or 1.0
+    scaled = (math.floor(size[0] / fraction), math.floor(size[1] / fraction))
+    if mode == "squash":
+        return options._replace(size=size, sizing=Sizing(scaled, crop=size, rounds=True))
+    if mode == "border":
+        fill = tuple(float(round(value)) for value in options.mean or ())
+        return options._replace(size=size, fill=fill, resize="letterbox", crop_fraction=None)
+    if size[0] != size[1]:
+        return options._replace(size=size)
+    return options._replace(size=size, sizing=Sizing(shortest=scaled[0], crop=size, rounds=True))
 
 
 def is_ultralytics(facts: ModelFacts) -> bool:
@@ -142,17 +275,20 @@ def is_ultralytics(facts: ModelFacts) -> bool:
     return {"names", "task", "stride"} <= set(facts.properties)
 
 
-def _crop_percentage(config: Mapping[str, Any]) -> float:
+def _crop_percentage(config: Mapping[str, Any], default: float = 1.0) -> float:
     fraction = config.get("crop_pct")
-    return fraction if isinstance(fraction, float) and 0 < fraction <= 1 else 1.0
+    if isinstance(fraction, int | float) and 0.01 <= fraction <= 1:
+        return float(fraction)
+    return default
 
 
-def _numbers(config: Mapping[str, Any], key: str, scale: float) -> tuple[float, ...]:
-    values = config[key] if isinstance(config[key], list) else [config[key]]
+def _numbers(config: Mapping[str, Any], key: str) -> tuple[float, ...]:
+    value = config[key]
+    values = list(value) if isinstance(value, list | tuple) else [value]
     usable = all(isinstance(value, int | float) and abs(value) < 1e6 for value in values)
     if not usable or (key.endswith("std") and 0 in values):
         raise ModelLoadError(f"{key} beside the model holds no usable numbers")
-    return tuple(value * scale for value in values)
+    return tuple(values)
 
 
 def _config_size(value: Any) -> tuple[int, int] | None:
@@ -162,6 +298,11 @@ def _config_size(value: Any) -> tuple[int, int] | None:
     if isinstance(value, int):
         value = [value, value]
     return _size(value[::-1]) if isinstance(value, list) else None
+
+
+def _side(length: Any) -> int:
+    """Return a length in pixels; 0 if it isn't usable."""
+    return length if type(length) is int and 0 < length <= MAX_SIDE else 0
 
 
 def _size(sides: Any) -> tuple[int, int] | None:

@@ -1,0 +1,79 @@
+"""Keys of ``preprocessor_config.json``, which transformers' image processors and feature extractors write.
+
+Keys of pictures are read by ``tasks/vision/preprocessing.py``, those of sounds by ``tasks/audio``.
+"""
+
+from __future__ import annotations
+
+from pocketserve.tasks.foreign.image_processors import complete_processor
+from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
+
+NAME = "preprocessor_config.json"
+_UTILS = "huggingface/transformers, image_processing_utils.py"
+_MODELS = "huggingface/transformers, models/{0}/image_processing_{0}.py"
+_AUDIO = "huggingface/transformers, feature_extraction_sequence_utils.py"
+
+
+def _rows(effect: Effect, source: str, *names: str) -> tuple[Key, ...]:
+    return tuple(Key(name, effect, source) for name in names)
+
+
+def _unsupported(model: str, *names: str) -> tuple[Key, ...]:
+    return _rows(Effect.UNSUPPORTED, _MODELS.format(model), *names)
+
+
+_APPLIED = (
+    *_rows(Effect.APPLIED, _UTILS, "image_processor_type", "feature_extractor_type"),
+    *_rows(Effect.APPLIED, _UTILS, "do_resize", "size", "resample", "default_to_square"),
+    *_rows(Effect.APPLIED, _UTILS, "do_center_crop", "crop_size"),
+    *_rows(Effect.APPLIED, _UTILS, "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
+    *_rows(Effect.APPLIED, _UTILS, "do_pad", "pad_size"),
+    *_rows(Effect.APPLIED, _MODELS.format("detr"), "max_size"),
+    *_rows(Effect.APPLIED, _MODELS.format("convnext"), "crop_pct"),
+    *_rows(Effect.APPLIED, _MODELS.format("mobilevit"), "do_flip_channel_order"),
+    *_rows(Effect.APPLIED, _MODELS.format("efficientnet"), "rescale_offset", "include_top"),
+    *_rows(Effect.APPLIED, _MODELS.format("dpt"), "ensure_multiple_of"),
+)
+
+_UNSUPPORTED = (
+    Key("size_divisor", Effect.UNSUPPORTED, _MODELS.format("maskformer"), neutral=(0, 1)),
+    Key("size_divisibility", Effect.UNSUPPORTED, _MODELS.format("maskformer"), neutral=(0, 1)),
+    *_unsupported("dpt", "keep_aspect_ratio"),
+    *_unsupported("imagegpt", "do_color_quantize", "clusters"),
+    *_unsupported("donut", "do_thumbnail", "do_align_long_axis"),
+    *_unsupported("nougat", "do_crop_margin"),
+    *_unsupported("layoutlmv2", "apply_ocr"),
+    *_unsupported("vitpose", "do_affine_transform"),
+    *_unsupported("superpoint", "do_grayscale"),
+    *_unsupported("vivit", "offset"),
+    *_unsupported("idefics2", "do_image_splitting"),
+    *_unsupported("eomt", "do_split_image"),
+    *_unsupported("aria", "split_image", "max_image_size"),
+    *_unsupported("gemma3", "do_pan_and_scan"),
+    *_unsupported("got_ocr2", "crop_to_patches"),
+    *_unsupported("siglip2", "max_num_patches"),
+    *_unsupported("pix2struct", "max_patches"),
+    *_unsupported("pp_lcnet", "resize_short"),
+    *_unsupported("pp_ocrv5_server_det", "limit_side_len"),
+)
+
+_HARMLESS = (
+    *_rows(Effect.HARMLESS, _UTILS, "do_convert_rgb", "input_data_format", "data_format", "return_tensors"),
+    *_rows(Effect.HARMLESS, _UTILS, "device", "disable_grouping", "processor_class", "auto_map", "use_fast"),
+    *_rows(
+        Effect.HARMLESS, _UTILS, "_valid_processor_keys", "_processor_class", "model_input_names", "image_seq_length"
+    ),
+    # These prepare the annotations of a training set.
+    *_rows(Effect.HARMLESS, _MODELS.format("beit"), "do_reduce_labels", "reduce_labels"),
+    *_rows(Effect.HARMLESS, _MODELS.format("detr"), "format", "do_convert_annotations"),
+    *_rows(Effect.HARMLESS, _MODELS.format("maskformer"), "ignore_index", "num_labels", "num_text"),
+    *_rows(Effect.HARMLESS, _MODELS.format("oneformer"), "class_info_file", "metadata", "repo_path"),
+)
+
+_OF_SOUNDS = (
+    *_rows(Effect.APPLIED, _AUDIO, "sampling_rate", "feature_size", "padding_value", "padding_side"),
+    *_rows(Effect.APPLIED, _AUDIO, "return_attention_mask", "num_mel_bins", "max_length", "mean", "std"),
+    *_rows(Effect.APPLIED, _AUDIO, "n_fft", "hop_length", "chunk_length", "n_samples", "nb_max_frames", "dither"),
+)
+
+TABLE = ForeignFile(NAME, (*_APPLIED, *_UNSUPPORTED, *_HARMLESS, *_OF_SOUNDS), complete=complete_processor)
