@@ -139,5 +139,6 @@ def document(prediction: Prediction) -> dict[str, Any]:
         "task": prediction.task,
         "predictions": prediction.predictions,
         **prediction.more,
+        **({"assumed": list(prediction.assumed)} if prediction.assumed else {}),
         "timing_ms": {name: round(ns / 1e6, 3) for name, ns in phases.items()},
     }

@@ -266,7 +266,7 @@ class TaskOperation:
                 import base64  # late: few ask for a picture
 
                 more, picture = {**more, "picture": base64.b64encode(picture).decode()}, None
-            return Prediction(model.entry.name, model.version.name, model.task.name, entries, more, picture)
+            return self._prediction(entries, more, picture)
         per_input: list[Answer] = []
         extras: dict[str, list[Any]] = {}
         start = 0
@@ -278,7 +278,26 @@ class TaskOperation:
                 extras.setdefault(name, []).append(value)
             start = end
         flat = _numbered(per_input)
-        return Prediction(model.entry.name, model.version.name, model.task.name, flat, extras, None, per_input)
+        return self._prediction(flat, extras, None, per_input)
+
+    def _prediction(
+        self,
+        entries: Answer,
+        more: Mapping[str, Any],
+        picture: bytes | None,
+        per_input: Sequence[Answer] = (),
+    ) -> Prediction:
+        model = self._handle.model
+        return Prediction(
+            model=model.entry.name,
+            version=model.version.name,
+            task=model.task.name,
+            predictions=entries,
+            more=more,
+            picture=picture,
+            assumed=model.assumed,
+            per_input=per_input,
+        )
 
     def _task_outputs(self, results: Sequence[Mapping[str, Array]], item: PreparedInput) -> list[Arrays]:
         pairs = zip(results, item.steps, strict=True)

@@ -70,11 +70,12 @@ class Prediction:
 
     Attributes:
         more: what the task answers beside the predictions, by name.
+        assumed: settings that no file of the model states, such as ``pixels 0..1``.
         picture: the input with the answer drawn on it, a PNG or JPEG file; None unless it was asked for.
         per_input: the predictions of each input, where a request may have several.
     """
 
-    __slots__ = ("model", "more", "per_input", "picture", "predictions", "task", "timing", "version")
+    __slots__ = ("assumed", "model", "more", "per_input", "picture", "predictions", "task", "timing", "version")
 
     def __init__(
         self,
@@ -84,6 +85,7 @@ class Prediction:
         predictions: Answer,
         more: Mapping[str, Any],
         picture: bytes | None,
+        assumed: tuple[str, ...] = (),
         per_input: Sequence[Answer] = (),
     ) -> None:
         self.model = model
@@ -93,4 +95,5 @@ class Prediction:
         self.more = more
         self.picture = picture
         self.per_input = per_input or [predictions]
+        self.assumed = assumed
         self.timing = Timing(0, 0, 0, 0)

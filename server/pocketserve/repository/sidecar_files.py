@@ -20,6 +20,7 @@ from pocketserve_wire.files.plain_file import lies_in, open_plain
 TASK_FILE: Final = "task.py"
 NAMES: Final = (
     *("labels.txt", "config.json", "preprocessor_config.json", TASK_FILE),
+    *("metadata.json", "signature.json"),
     *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model", "1_Pooling/config.json"),
 )
 """Read where they are there. What a manifest names comes on top."""

@@ -64,7 +64,7 @@ class Tensors:
         if not arrays.looks_like_json(body):
             raise invalid_input(
                 "this model takes numbers: send a JSON array, an object of arrays by input name, or a .npy file; "
-                f"{self.advice or TASK_ADVICE}"
+                f"{self.advice or self.problem or TASK_ADVICE}"
             )
         values = strict_json.loads(body)
         if isinstance(values, dict):

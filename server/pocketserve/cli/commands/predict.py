@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 import secrets
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -178,6 +179,7 @@ def _writer(
 ) -> Callable[[str, dict[str, Any]], None]:
     """Return what prints the answer to an input, or its error; for one JSON document, what adds it to ``answers``."""
     columns: list[str] = []
+    reported: set[str] = set()
 
     def collect(name: str, answer: dict[str, Any]) -> None:
         answers.append({"source": name, **answer} if several else answer)
@@ -200,6 +202,7 @@ def _writer(
         if several:
             print(f"{printable(name)}:")
         _print_answer(answer)
+        _print_assumed(answer, reported)
         if several:
             print(flush=True)
 
@@ -281,9 +284,23 @@ def _print_answer(answer: dict[str, Any]) -> None:
         print(f"The picture with the answer drawn on it is in {printable(answer['saved'])}")
 
 
+def _print_assumed(answer: dict[str, Any], reported: set[str]) -> None:
+    """Print the settings that no file of the model states, once for all inputs."""
+    text = ", ".join(answer.get("assumed", ()))
+    if not text or text in reported:
+        return
+    reported.add(text)
+    name = shlex.quote(answer["model"])
+    print_text(
+        printable(f"Assumed: {text}. No file of the model states it; to check: pocketserve init {name} --try PHOTO")
+    )
+
+
 def _print_predictions(predictions: list[dict[str, Any]]) -> None:
     first = predictions[0]
-    omitted = ("index", "keypoints") if "label" in first else ("keypoints",)  # a label says more than its number
+    omitted: tuple[str, ...] = ("keypoints", "corners", "mask", "mask_box")
+    if "label" in first:  # it says more than its number
+        omitted = ("index", *omitted)
     keys = [key for key in first if key not in omitted]
     rows = [[_cell(row.get(key)) for key in keys] for row in predictions[:MAX_ROWS]]
     print_table([key.upper() for key in keys], rows)

@@ -169,6 +169,9 @@ def _try(stage: Stage, name: str, folder: Path, progress: Progress) -> TriedMode
         remarks = [f"{version}: {result.fault}" for version, result in results.items() if result.fault]
         if best is not None and best.advice:
             remarks.append(f"{best.advice[:1].upper()}{best.advice[1:]}")
+        if best is not None and best.assumed:
+            way = f"to check: pocketserve init {shlex.quote(name)} --try PHOTO"
+            remarks.append(f"Assumed: {', '.join(best.assumed)}. No file of the model states it; {way}")
         return TriedModel(facts, best.question if best is not None else "", remarks)
     finally:
         service.close()
@@ -182,6 +185,7 @@ class _Result(NamedTuple):
     task: str = ""
     question: str = ""
     advice: str = ""  # how a model without a task gets one
+    assumed: tuple[str, ...] = ()  # settings that no file of the model states
 
 
 def _load(service: Service, name: str, version: str, folder: Path) -> _Result:
@@ -194,7 +198,8 @@ def _load(service: Service, name: str, version: str, folder: Path) -> _Result:
     try:
         with service.running(name, version) as (_, handle):
             task = handle.model.task
-            return _Result("", False, task.name, _example(handle.model), getattr(task, "advice", ""))
+            advice = getattr(task, "advice", "") or getattr(task, "problem", "")
+            return _Result("", False, task.name, _example(handle.model), advice, handle.model.assumed)
     except ApiError as error:
         reason = error.message.removeprefix(f"failed to load {name!r} version {version!r}: ")
         reason = reason.partition("; `pocketserve inspect --release")[0]

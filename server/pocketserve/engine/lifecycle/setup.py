@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Session
 from pocketserve.tasks.base import Task
+from pocketserve.tasks.foreign.exports import properties_beside
 from pocketserve.tasks.foreign.registry import unknown_keys
 from pocketserve.tasks.model_facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
@@ -54,7 +56,8 @@ def read_facts(
     inputs, outputs = _entry_points(session, entry.manifest)[None]
     properties = properties_of(version._replace(path=source.path), session)
     shapes = inputs.specs, outputs.specs
-    return ModelFacts(entry, version, *shapes, properties, max_image_pixels, source.path, source.trusted, source.sides)
+    facts = ModelFacts(entry, version, *shapes, properties, max_image_pixels, source.path, source.trusted, source.sides)
+    return dataclasses.replace(facts, properties={**properties_beside(facts), **properties})
 
 
 def _entry_points(session: Session, manifest: Manifest) -> dict[str | None, tuple[Bindings, Bindings]]:

@@ -55,12 +55,16 @@ class ForeignFile(NamedTuple):
         reports_unknown: whether keys without a row are worth a note. It is False for files that mostly describe
             the network itself, which the model file contains already.
         complete: adds the defaults of keys that the file leaves out, given ``model_type`` of ``config.json``.
+        belongs: returns whether a content is this tool's, for names that several tools use; None for any.
+        is_inside: whether the keys are properties inside the model file, as text in Python's notation.
     """
 
     name: str
     keys: tuple[Key, ...]
     reports_unknown: bool = True
     complete: Callable[[Mapping[str, Any], object], Mapping[str, Any]] = _as_written
+    belongs: Callable[[Mapping[str, Any]], bool] | None = None
+    is_inside: bool = False
 
 
 class UnsupportedKey(NamedTuple):

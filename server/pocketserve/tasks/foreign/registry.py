@@ -8,11 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.foreign import config_json, preprocessor_config
+from pocketserve.tasks.foreign import config_json, lobe, preprocessor_config, teachable_machine, ultralytics
 from pocketserve.tasks.foreign.keys import ForeignFile, check_keys
 from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 
-TABLES: tuple[ForeignFile, ...] = (config_json.TABLE, preprocessor_config.TABLE)
+TABLES: tuple[ForeignFile, ...] = (
+    config_json.TABLE,
+    preprocessor_config.TABLE,
+    teachable_machine.TABLE,
+    lobe.TABLE,
+    ultralytics.TABLE,
+)
 
 
 def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
@@ -31,7 +37,7 @@ def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
         if keys:
             listed = ", ".join(str(key) for key in keys)
             raise MetadataError(
-                f"{table.name} beside the model has settings that are not supported: {listed}; if they don't "
+                f"{_place(table)} has settings that are not supported: {listed}; if they don't "
                 f'matter, write ignored_keys = ["{keys[0].path}"] into model.toml'
             )
 
@@ -47,8 +53,21 @@ def unknown_keys(facts: ModelFacts) -> dict[str, tuple[str, ...]]:
 
 
 def _content(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
-    """Return the parsed file; empty if it is missing or damaged, which the task that needs it reports."""
-    try:
-        return facts.json_beside(table.name)
-    except ModelLoadError:
+    """Return the parsed content.
+
+    It is empty if the file is another tool's, or if it is missing or damaged, which the task that needs it reports.
+    """
+    if table.is_inside:
+        content: dict[str, Any] = dict(facts.properties)
+    else:
+        try:
+            content = facts.json_beside(table.name)
+        except ModelLoadError:
+            return {}
+    if table.belongs is not None and not table.belongs(content):
         return {}
+    return content
+
+
+def _place(table: ForeignFile) -> str:
+    return table.name if table.is_inside else f"{table.name} beside the model"

@@ -8,6 +8,11 @@ from typing import Annotated, NamedTuple
 from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 from pocketserve.tasks.scores import ACTIVATIONS
 
+FORMAT_NAMES = (
+    *("postprocess", "ssd", "yolov5", "yolov8", "yolov10", "detr"),
+    *("yolov8-seg", "yolov8-obb", "yolo-rtdetr"),
+)
+
 
 def _strides(table: TomlTable, key: str) -> tuple[int, ...]:
     def check(value: object) -> bool:
@@ -66,9 +71,7 @@ class DetectionOptions:
         box_scale: divisors of raw boxes: center y, center x, height, width.
     """
 
-    format: Annotated[str | None, TomlTable.choice, ("postprocess", "ssd", "yolov5", "yolov8", "yolov10", "detr")] = (
-        None
-    )
+    format: Annotated[str | None, TomlTable.choice, FORMAT_NAMES] = None
     boxes: Annotated[str | None, TomlTable.text] = None
     scores: Annotated[str | None, TomlTable.text] = None
     classes: Annotated[str | None, TomlTable.text] = None

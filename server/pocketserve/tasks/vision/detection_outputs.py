@@ -46,6 +46,7 @@ FORMATS = {
     "yolov8": OutputFormat(("rows",), "center"),
     "yolov10": OutputFormat(("rows",), "boundaries", suppressed=True),
     "detr": OutputFormat(("boxes", "scores"), "center", suppressed=True),
+    "yolo-rtdetr": OutputFormat(("rows",), "center", suppressed=True),
 }
 
 
@@ -205,10 +206,15 @@ class DetectionOutputs:
         return _best_classes(decode_anchors(ordered, anchors, options.box_scale, options.exponential), scores)
 
     def _read_rows(self, values: Mapping[str, Array]) -> Candidates:
-        """Read YOLO's rows: v5 (box, object, classes), v8 (box, classes) transposed, v10 (box, score, class)."""
+        """Read rows: YOLO v5 (box, object, classes), v8 (box, classes) transposed, v10 (box, score, class).
+
+        Ultralytics' RT-DETR has those of v8, not transposed.
+        """
         rows, first_class = _table(values["rows"]), 5
         if self.format == "yolov8":
             rows, first_class = rows.T, 4
+        elif self.format == "yolo-rtdetr":
+            first_class = 4
         if rows.shape[1] <= first_class:
             need = f"{self.format} needs at least {first_class + 1} numbers a box"
             raise ValueError(f"{need}, output {self._roles['rows'].name!r} has {rows.shape}")
@@ -217,7 +223,7 @@ class DetectionOutputs:
             return Candidates(corners, rows[:, 4].astype(np.float64), _whole_numbers(rows[:, 5]))
         activation = self._options.activation or "none"
         candidates = _best_classes(corners, activate(rows[:, first_class:].astype(np.float64), activation))
-        if self.format == "yolov8":
+        if first_class == 4:
             return candidates
         return candidates._replace(scores=candidates.scores * activate(rows[:, 4].astype(np.float64), activation))
 

@@ -85,6 +85,14 @@ class Canvas:
         for box, text, index in entries[:MAX_BOXES]:
             self._label(text, *self._at(box["x"], box["y"]), colour(index))
 
+    def outline(self, points: Sequence[tuple[float, float]], index: int) -> None:
+        """Draw a closed line through points (x, y) in a class's colour."""
+        corners = [self._at(x, y) for x, y in points]
+        closed = [*corners, *corners[:2]]
+        rim = max(1, self._line // 3)
+        self._draw.line(closed, fill=PANEL, width=self._line + 2 * rim, joint="curve")
+        self._draw.line(closed, fill=colour(index), width=self._line, joint="curve")
+
     def mask(self, classes: Array, area: Area, clear: Sequence[int] = ()) -> None:
         """Draw every class's colour over the part of the picture that the mask covers, but for the clear ones."""
         import PIL.Image

@@ -11,7 +11,7 @@ from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import BoundingBoxProperties
 from pocketserve.tasks.arrays import is_npy, read_npy
-from pocketserve.tasks.base import Answer, AnswerOptions, Runs, TaskDefinition
+from pocketserve.tasks.base import Answer, AnswerOptions, Runs, Task, TaskDefinition
 from pocketserve.tasks.entries import BOX, RANKED, TaskCall
 from pocketserve.tasks.labels import find_labels, label_of
 from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
@@ -23,6 +23,7 @@ from pocketserve.tasks.vision.detection_outputs import DetectionOutputs, is_post
 from pocketserve.tasks.vision.geometry import box_entry
 from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.preprocessing import IMAGE, is_ultralytics
+from pocketserve.tasks.vision.yolo import instances
 from pocketserve.tensors import Array
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.files.plain_file import lies_in
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from pocketserve.tasks.vision.drawing import Canvas
 
 NAME = "object-detection"
+_INSTANCES = {"segment": instances.SEGMENTS, "obb": instances.ROTATED}
+"""Formats of Ultralytics' tasks that answer more than boxes."""
+
 THRESHOLD = 0.3
 IOU = 0.5
 MAX_ANCHORS_BYTES = 16 * 2**20
@@ -64,9 +68,14 @@ def _options(facts: ModelFacts) -> DetectionOptions:
 
 def _format_of_files(facts: ModelFacts) -> str | None:
     """Return the format that Ultralytics' or Hugging Face's files name; only for outputs that look like it."""
-    if is_ultralytics(facts) and facts.properties.get("task") == "detect":
-        tables = [spec.shape for spec in facts.outputs if len(spec.shape) == 3]
-        if tables:
+    tables = [spec.shape for spec in facts.outputs if len(spec.shape) == 3]
+    if is_ultralytics(facts) and tables:
+        task = facts.properties.get("task")
+        if task in _INSTANCES:
+            return _INSTANCES[task]
+        if task == "detect" and facts.properties.get("head") == "RTDETRDecoder":
+            return "yolo-rtdetr"
+        if task == "detect":
             return "yolov10" if tables[0][-1] == 6 else "yolov8"
     architectures = facts.json_beside(CONFIG).get("architectures")
     if isinstance(architectures, list) and architectures and "ForObjectDetection" in str(architectures[0]):
@@ -122,6 +131,14 @@ def _anchors(facts: ModelFacts, options: DetectionOptions, width: int, height: i
         return anchors.astype(np.float64).reshape(-1, 4)
     except (ApiError, ValueError) as error:
         raise ModelLoadError(f"model.toml: detection.anchors_file {path.name} cannot be used: {error}") from None
+
+
+def create(facts: ModelFacts) -> Task:
+    """Set up with the manifest's ``[image]``, ``[detection]`` and labels, completed by what the files say."""
+    options = _options(facts)
+    if options.format in instances.FORMATS:
+        return instances.InstanceDetection(facts, options)
+    return ObjectDetection(facts)
 
 
 class ObjectDetection(PictureTask):
@@ -188,4 +205,4 @@ class ObjectDetection(PictureTask):
 
 
 CALL = TaskCall("detect", "picture", "Detection", (*RANKED, BOX))
-TASK = TaskDefinition(NAME, fits, ObjectDetection, (IMAGE, DETECTION), takes_pictures=True, calls=(CALL,))
+TASK = TaskDefinition(NAME, fits, create, (IMAGE, DETECTION), takes_pictures=True, calls=(CALL,))

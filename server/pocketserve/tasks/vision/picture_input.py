@@ -131,6 +131,23 @@ class PictureInput:
         stored = f", then quantised to {self.spec.datatype}" if self.spec.quantization else f" as {self.spec.datatype}"
         return f"{words}, {f'(pixel - {mean})' if mean != '0' else 'pixel'} / {std}{stored}"
 
+    def assumptions(self) -> list[str]:
+        """Return the defaults that are used because nothing states how a picture becomes the input.
+
+        A statement about pixels comes from someone who knows the input, so the rest isn't reported then.
+        """
+        options = self.options
+        takes_reals = self.spec.datatype.startswith("FP")
+        stated = (options.mean, options.std, options.color, options.resize)
+        assumed = []
+        if takes_reals and options.mean is None and options.std is None:
+            assumed.append("pixels 0..1")
+        if all(value is None for value in stated):
+            if self.shape.channels == 3:
+                assumed.append("colours RGB")
+            assumed.append("resize stretch")
+        return assumed
+
     def _takes_pixels(self) -> bool:
         """Return whether pixels go in as they are; mean and std are then of the float model that was quantised."""
         dtype = np.dtype(DATATYPES[self.spec.datatype].typestr)
@@ -256,6 +273,7 @@ def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS
     if options.color is not None and (1 if options.color == "grayscale" else 3) != channels:
         raise ModelLoadError(f"model.toml: image.color is {options.color}, but the input has {channels} channels")
     picture.options = options._replace(sizing=picture.options.sizing)
+    facts.assumed.extend(picture.assumptions())
     return picture
 
 

@@ -14,12 +14,14 @@ from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, Runs, TaskDefi
 from pocketserve.tasks.entries import BOX, SCORE, AnswerField, TaskCall
 from pocketserve.tasks.form import Form
 from pocketserve.tasks.labels import Labels, find_labels, label_of
-from pocketserve.tasks.model_facts import ModelFacts, named_tensor
+from pocketserve.tasks.model_facts import ModelFacts, literal, named_tensor
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import real_values, sigmoid
+from pocketserve.tasks.vision.boxes import suppress, to_corners
 from pocketserve.tasks.vision.geometry import Placement, box_entry
 from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
-from pocketserve.tasks.vision.preprocessing import IMAGE, ImageOptions
+from pocketserve.tasks.vision.preprocessing import IMAGE, ImageOptions, is_ultralytics
+from pocketserve.tasks.vision.yolo.rows import RowReader, rows_output
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -36,16 +38,20 @@ COCO_SKELETON = (
     *((0, 1), (0, 2), (1, 3), (2, 4), (5, 6), (5, 7), (7, 9), (6, 8), (8, 10), (5, 11), (6, 12), (11, 12)),
     *((11, 13), (13, 15), (12, 14), (14, 16)),
 )
+YOLO = "yolov8-pose"
+YOLO_THRESHOLD, YOLO_IOU, YOLO_MAX = 0.25, 0.7, 300  # the defaults of these models' own tool
 _MOVENET = ImageOptions(mean=(0.0,), std=(1.0,), resize="letterbox")
 FORMATS = {
     "movenet": _MOVENET,
     "movenet-multipose": _MOVENET,
     "posenet": ImageOptions(mean=(127.5,), std=(127.5,)),
+    YOLO: ImageOptions(mean=(0.0,), std=(255.0,), resize="letterbox", fill=(114.0,)),
 }
 """Preprocessing as these models' authors name it; their files do not."""
 
 PERSON_THRESHOLD = 0.2
 POINT_THRESHOLD = 0.3
+MAX_POINTS = 1000
 
 
 def _pairs(table: TomlTable, key: str) -> tuple[tuple[int, int], ...]:
@@ -73,19 +79,30 @@ POSE = Section("pose", PoseOptions)
 
 
 class Person(NamedTuple):
-    """Points [k, (x, y)] of one person as ratios of the input, their scores [k], and the person's score."""
+    """Points [k, (x, y)] of one person as ratios of the input, their scores [k], and the person's score.
+
+    ``box`` [(left, top), (right, bottom)] is of a model that finds one, as ratios too, and so is its class.
+    """
 
     points: Array
     scores: Array
     score: float
+    box: Array | None = None
+    class_number: int = 0
 
 
 def fits(facts: ModelFacts) -> bool:
     """Return whether MoveNet's [1, 1, 17, 3] comes out, or PoseNet's heat maps and offsets of 17 points."""
+    if _is_yolo(facts):
+        return takes_picture(facts)
     shapes = [spec.shape for spec in facts.outputs]
     channels = {shape[3] for shape in shapes if len(shape) == 4}
     points = shapes == [(1, 1, 17, 3)] or (_format_of(facts.outputs) == "posenet" and {17, 34} <= channels)
     return points and takes_picture(facts)
+
+
+def _is_yolo(facts: ModelFacts) -> bool:
+    return is_ultralytics(facts) and facts.properties.get("task") == "pose"
 
 
 def _format_of(outputs: Sequence[TensorSpec]) -> str | None:
@@ -117,17 +134,25 @@ class PoseEstimation(PictureTask):
 
     def __init__(self, facts: ModelFacts) -> None:
         self._options = options = facts.manifest.section(PoseOptions)
-        name = options.format or _format_of(facts.outputs)
+        name = options.format or (YOLO if _is_yolo(facts) else _format_of(facts.outputs))
         if name is None:
-            raise ModelLoadError(f"model.toml: task {NAME} needs [pose] format: movenet, movenet-multipose or posenet")
+            raise ModelLoadError(f"model.toml: task {NAME} needs [pose] format: {', '.join(FORMATS)}")
         labels = Labels(options.keypoints) if options.keypoints else find_labels(facts)
+        self._classes: Sequence[str] = ("person",)
+        if name == YOLO:
+            self._classes = find_labels(facts).names if _is_yolo(facts) else ()
+            labels = Labels(options.keypoints or _keypoint_names(facts))
         super().__init__(picture_input(facts, NAME, FORMATS[name]), labels)
         self._format = name
         self._outputs = _posenet_outputs(options, facts.outputs) if name == "posenet" else facts.outputs[:1]
+        if name == YOLO:
+            self._outputs = (rows_output(facts.outputs, "pose.format", None),)
+            self._shape = _keypoint_shape(facts, options)
+            self._reader = RowReader(self._outputs[0], self._shape[0] * self._shape[1], len(self._classes))
 
     def structure(self) -> dict[str, Any]:
         """Return the names of the points; a model without names of its own may have the 17 of COCO."""
-        points = len(COCO) if self._format != "posenet" else self._outputs[0].shape[-1]
+        points = self._point_count()
         return {"labels": list(self.labels) or (list(COCO) if points == len(COCO) else [])}
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
@@ -136,22 +161,31 @@ class PoseEstimation(PictureTask):
         ``threshold`` is the least score of a person; all points are answered, each with its score.
         """
         floor = self._threshold if options.threshold is None else options.threshold
-        people = [person for person in self._people(runs[0]) if person.score >= floor]
+        people = self._bodies(runs[0], floor, options) if self._format == YOLO else self._people(runs[0])
+        people = [person for person in people if person.score >= floor]
         people.sort(key=lambda person: -person.score)
         return [self._entry(person, context, options.language) for person in people[: options.top_k]]
 
     def form(self) -> Form:
         """Return what the task takes, with names of the points, and the pairs that a drawing joins."""
-        count = self._outputs[0].shape[3] if self._format == "posenet" else len(COCO)
+        count = self._point_count()
         names = self._names(count, None)
         return super().form()._replace(keypoints=names, skeleton=self._skeleton(count))
 
+    def _point_count(self) -> int:
+        if self._format == YOLO:
+            return self._shape[0]
+        return self._outputs[0].shape[3] if self._format == "posenet" else len(COCO)
+
     def _answer_parameters(self) -> tuple[Parameter, ...]:
-        return parameter("top_k"), parameter("threshold", default=self._threshold)
+        always = parameter("top_k"), parameter("threshold", default=self._threshold)
+        return (*always, parameter("iou", default=YOLO_IOU)) if self._format == YOLO else always
 
     @property
     def _threshold(self) -> float:
-        return PERSON_THRESHOLD if self._options.threshold is None else self._options.threshold
+        if self._options.threshold is not None:
+            return self._options.threshold
+        return YOLO_THRESHOLD if self._format == YOLO else PERSON_THRESHOLD
 
     def _names(self, count: int, language: str | None) -> Sequence[str]:
         return self._labels.in_language(language) or (COCO if count == len(COCO) else ())
@@ -169,13 +203,38 @@ class PoseEstimation(PictureTask):
     def _entry(self, person: Person, placement: Placement, language: str | None) -> dict[str, Any]:
         points = placement.to_picture(person.points * np.array(self._picture.size))
         names = self._names(len(points), language)
-        likely = points[person.scores >= min(PERSON_THRESHOLD, float(person.scores.max()))]
-        corners = np.clip(np.concatenate([likely.min(axis=0), likely.max(axis=0)]), 0, [*placement.picture] * 2)
+        ends = points[person.scores >= min(PERSON_THRESHOLD, float(person.scores.max()))]
+        if person.box is not None:
+            ends = placement.to_picture(person.box * np.array(self._picture.size))
+        corners = np.clip(np.concatenate([ends.min(axis=0), ends.max(axis=0)]), 0, [*placement.picture] * 2)
         keypoints = [
             {"label": label_of(names, index), "index": index, "x": round(x, 2), "y": round(y, 2), "score": score}
             for index, ((x, y), score) in enumerate(zip(points.tolist(), person.scores.tolist(), strict=True))
         ]
-        return {"label": "person", "score": person.score, "box": box_entry(corners), "keypoints": keypoints}
+        label = label_of(self._classes, person.class_number)
+        return {"label": label, "score": person.score, "box": box_entry(corners), "keypoints": keypoints}
+
+    def _bodies(self, outputs: Arrays, floor: float, options: AnswerOptions) -> list[Person]:
+        """Return the bodies in a YOLO model's rows, without those that overlap a better one."""
+        try:
+            rows = self._reader.read(outputs[self._reader.spec.name], self._picture.size, floor)
+        except ValueError as error:
+            raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [pose]: {error}") from None
+        boxes = to_corners(rows.boxes, "boundaries" if rows.suppressed else "center")
+        best = np.arange(len(boxes))
+        iou = options.values.get("iou", None if rows.suppressed else YOLO_IOU)
+        if iou is not None:
+            best = suppress(boxes, rows.classes, iou, YOLO_MAX)
+        size = np.array(self._picture.size)
+        people = []
+        for position in best:
+            score = float(rows.scores[position])
+            points = rows.extras[position].reshape(self._shape)
+            scores = points[:, 2] if self._shape[1] == 3 else np.full(len(points), score)
+            ratios = points[:, :2] * rows.scale / size
+            box = boxes[position].reshape(2, 2) / size
+            people.append(Person(ratios, scores, score, box, int(rows.classes[position])))
+        return people
 
     def _people(self, outputs: Arrays) -> list[Person]:
         arrays = [real_values(outputs[spec.name], spec) for spec in self._outputs]
@@ -189,7 +248,29 @@ class PoseEstimation(PictureTask):
                 people = [_person(rows, float(rows[:, 2].astype(np.float64).mean()))]
         except (ValueError, IndexError) as error:
             raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [pose]: {error}") from None
-        return [person for person in people if len(person.scores) and all(np.isfinite(part).all() for part in person)]
+        return [
+            person
+            for person in people
+            if len(person.scores) and np.isfinite(person.points).all() and np.isfinite(person.scores).all()
+        ]
+
+
+def _keypoint_shape(facts: ModelFacts, options: PoseOptions) -> tuple[int, int]:
+    """Return how many points a body has, and how many numbers a point; the third is its score."""
+    shape = literal(facts.properties.get("kpt_shape", ""))
+    is_usual = isinstance(shape, list | tuple) and len(shape) == 2 and all(type(side) is int for side in shape)
+    if is_usual and 0 < shape[0] <= MAX_POINTS and shape[1] in (2, 3):
+        return shape[0], shape[1]
+    return len(options.keypoints) or len(COCO), 3
+
+
+def _keypoint_names(facts: ModelFacts) -> tuple[str, ...]:
+    """Return the names of the points of the first class; empty if the file has none."""
+    names = literal(facts.properties.get("kpt_names", ""))
+    names = names.get(0) if isinstance(names, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names)
 
 
 def _person(rows: Array, score: float) -> Person:

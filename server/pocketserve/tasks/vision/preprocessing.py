@@ -14,7 +14,10 @@ from pocketserve.repository.toml_table import Section, TomlTable, declared_value
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import ImageProperties
 from pocketserve.tasks.foreign.image_processors import complete_processor, processor_class
+from pocketserve.tasks.foreign.lobe import lobe_labels
 from pocketserve.tasks.foreign.preprocessor_config import NAME as PROCESSOR
+from pocketserve.tasks.foreign.teachable_machine import project_of
+from pocketserve.tasks.foreign.ultralytics import is_ultralytics_metadata
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
 from pocketserve.tasks.vision.geometry import Sizing
 
@@ -69,7 +72,7 @@ IMAGE = Section("image", ImageOptions, _image)
 def image_options(facts: ModelFacts) -> ImageOptions:
     """Return the manifest's options, completed by what the model's files say."""
     options = facts.manifest.section(ImageOptions)
-    for source in (_tflite, _onnx, _hugging_face, _timm):
+    for source in (_tflite, _onnx, _hugging_face, _timm, _export_tool):
         options = complete(options, source(facts))
     return options
 
@@ -103,10 +106,13 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
     options = ImageOptions()
     if is_ultralytics(facts):
         height_width = literal(properties.get("imgsz", ""))
+        resize = "crop" if properties.get("task") == "classify" else "letterbox"
+        if properties.get("head") == "RTDETRDecoder":  # its predictor fills the input without bars
+            resize = "stretch"
         options = ImageOptions(
             mean=(0.0,),
             std=(255.0,),
-            resize="crop" if properties.get("task") == "classify" else "letterbox",
+            resize=resize,
             fill=(114.0,),
             size=_size(height_width[::-1]) if isinstance(height_width, list) else None,
         )
@@ -270,9 +276,25 @@ def _timm_sized(options: ImageOptions, mode: object, size: tuple[int, int]) -> I
     return options._replace(size=size, sizing=Sizing(shortest=scaled[0], crop=size, rounds=True))
 
 
+def _export_tool(facts: ModelFacts) -> ImageOptions:
+    """Return the pictures of Teachable Machine and of Lobe, which state none in their files."""
+    project = project_of(facts)
+    if project is not None and project.kind == "image":
+        return ImageOptions(
+            mean=(project.middle,),
+            std=(project.middle,),
+            resize="crop",
+            resample=project.resample or None,
+            color="grayscale" if project.is_grey else None,
+        )
+    if lobe_labels(facts) is not None:
+        return ImageOptions(mean=(0.0,), std=(255.0,), resize="crop", resample="bicubic", color="rgb")
+    return ImageOptions()
+
+
 def is_ultralytics(facts: ModelFacts) -> bool:
     """Return whether the file is an export of Ultralytics' YOLO, by the metadata that it writes into ONNX files."""
-    return {"names", "task", "stride"} <= set(facts.properties)
+    return is_ultralytics_metadata(facts.properties)
 
 
 def _crop_percentage(config: Mapping[str, Any], default: float = 1.0) -> float:

@@ -1,0 +1,47 @@
+"""Metadata that Ultralytics' exporter writes into ONNX, TFLite and TorchScript files.
+
+Source: ultralytics 8.4.190, engine/exporter.py (``self.metadata``) and the backends in nn/backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
+
+_SOURCE = "ultralytics/ultralytics, ultralytics/engine/exporter.py"
+TASKS = ("detect", "segment", "pose", "obb", "classify")
+"""Its tasks that are supported."""
+
+
+def is_ultralytics_metadata(content: Mapping[str, Any]) -> bool:
+    """Return whether texts in a model file are Ultralytics' metadata."""
+    return {"names", "task", "stride"} <= set(content)
+
+
+TABLE = ForeignFile(
+    "the model file's metadata",
+    (
+        Key("task", Effect.UNSUPPORTED, f"{_SOURCE}; the neutral values are applied", neutral=TASKS),
+        Key("names", Effect.APPLIED, _SOURCE),
+        Key("imgsz", Effect.APPLIED, _SOURCE),
+        Key("channels", Effect.APPLIED, _SOURCE),
+        Key("kpt_shape", Effect.APPLIED, _SOURCE),
+        Key("kpt_names", Effect.APPLIED, _SOURCE),
+        Key("end2end", Effect.APPLIED, _SOURCE),
+        Key("head", Effect.APPLIED, _SOURCE),
+        Key("args", Effect.HARMLESS, f"{_SOURCE}; the shapes of the outputs show the same"),
+        Key("batch", Effect.HARMLESS, f"{_SOURCE}; the model's input has this size"),
+        Key("stride", Effect.HARMLESS, f"{_SOURCE}; it rounds sizes of inputs that are free"),
+        Key("dla", Effect.HARMLESS, f"{_SOURCE}; a device of TensorRT"),
+        Key("description", Effect.HARMLESS, _SOURCE),
+        Key("author", Effect.HARMLESS, _SOURCE),
+        Key("date", Effect.HARMLESS, _SOURCE),
+        Key("version", Effect.HARMLESS, _SOURCE),
+        Key("license", Effect.HARMLESS, _SOURCE),
+        Key("docs", Effect.HARMLESS, _SOURCE),
+    ),
+    belongs=is_ultralytics_metadata,
+    is_inside=True,
+)

@@ -1,0 +1,1 @@
+"""Models of the YOLO family whose answers hold more than boxes."""

@@ -1,0 +1,232 @@
+"""Boxes with the mask of each object, rotated boxes, and boxes of RT-DETR, as Ultralytics exports them."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, Runs
+from pocketserve.tasks.labels import find_labels, label_of
+from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.parameters import Parameter, parameter
+from pocketserve.tasks.scores import real_values
+from pocketserve.tasks.vision.boxes import suppress, to_corners
+from pocketserve.tasks.vision.detection_options import DetectionOptions
+from pocketserve.tasks.vision.geometry import Area, Placement, box_entry
+from pocketserve.tasks.vision.picture_input import PictureTask, picture_input
+from pocketserve.tasks.vision.pictures import CheckedFile
+from pocketserve.tasks.vision.yolo.rows import (
+    Detections,
+    RowReader,
+    corners_of,
+    mask_inside,
+    rows_output,
+    suppress_rotated,
+)
+from pocketserve.tensors import Array, TensorSpec
+from pocketserve_wire import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from pocketserve.tasks.vision.drawing import Canvas
+
+SEGMENTS, ROTATED = "yolov8-seg", "yolov8-obb"
+FORMATS = (SEGMENTS, ROTATED)
+THRESHOLD = 0.25  # with IOU: the defaults of these models' own tool
+IOU = 0.7
+GROUND = 1 << 16  # a class that no model has
+
+
+class InstanceDetection(PictureTask):
+    """Finds objects with their masks, or with rotated boxes."""
+
+    name = "object-detection"
+    answer_text = (
+        "label, index, score and box of each object, best first, in pixels of the picture; a rotated box has corners, "
+        "and with ?mask=png another object has its mask"
+    )
+
+    def __init__(self, facts: ModelFacts, options: DetectionOptions) -> None:
+        super().__init__(picture_input(facts, self.name), find_labels(facts))
+        self._options = options
+        self.label_offset = options.label_offset
+        self._is_rotated = options.format == ROTATED
+        spec = rows_output(facts.outputs, "detection.boxes", options.boxes)
+        extra = 1  # the angle
+        self._prototypes = None if self._is_rotated else _prototypes(facts)
+        self._channel_axis = 1
+        if self._prototypes is not None:
+            self._channel_axis = _channel_axis(self._prototypes, spec, len(self.labels))
+            extra = self._prototypes.shape[self._channel_axis]
+        self._reader = RowReader(spec, extra, len(self.labels))
+
+    @property
+    def threshold(self) -> float:
+        """The lowest score that is answered by default."""
+        return THRESHOLD if self._options.threshold is None else self._options.threshold
+
+    @property
+    def _iou(self) -> float | None:
+        """The overlap above which the weaker of two boxes is dropped; None drops none."""
+        return IOU if self._options.iou is None and not self._reader.suppressed else self._options.iou
+
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
+        """Return ``{"label", "index", "score", "box"}``, best first.
+
+        Rotated boxes have ``corners`` too, and with ``mask=png`` other objects have ``mask`` and ``mask_box``.
+        """
+        floor = self.threshold if options.threshold is None else options.threshold
+        rows = self._best(self._rows(runs[0], floor), options)
+        names = self._labels.in_language(options.language)
+        places = self._places(rows)
+        boxes = context.boxes_to_picture(_bounds(places))
+        entries: Answer = []
+        for position, box in enumerate(boxes):
+            if not (box[2] > box[0] and box[3] > box[1]):
+                continue
+            number = int(rows.classes[position])
+            entry: dict[str, Any] = {
+                "label": label_of(names, number + self._options.label_offset),
+                "index": number,
+                "score": float(rows.scores[position]),
+                "box": box_entry(box),
+            }
+            if self._is_rotated:
+                entry["corners"] = _points(context.to_picture(places[position]))
+            elif "mask" in options.values:
+                entry.update(self._mask_entry(runs[0], rows, position, context))
+            entries.append(entry)
+        return entries
+
+    def _rows(self, outputs: Arrays, floor: float) -> Detections:
+        try:
+            return self._reader.read(outputs[self._reader.spec.name], self._picture.size, floor)
+        except ValueError as error:
+            raise ApiError(ErrorCode.INFERENCE_FAILED, f"the outputs do not fit [detection]: {error}") from None
+
+    def _best(self, rows: Detections, options: AnswerOptions) -> Detections:
+        """Return the rows that suppression leaves."""
+        maximum = options.top_k or self._options.max
+        default = None if rows.suppressed else self._options.iou or IOU
+        iou = options.values.get("iou", default)
+        if iou is None:
+            best = np.arange(min(maximum, len(rows.boxes)))
+        elif self._is_rotated:
+            best = suppress_rotated(rows.boxes, rows.extras[:, -1], rows.classes, iou, maximum)
+        else:
+            best = suppress(self._corners(rows), rows.classes, iou, maximum)
+        return rows._replace(
+            boxes=rows.boxes[best], scores=rows.scores[best], classes=rows.classes[best], extras=rows.extras[best]
+        )
+
+    def _corners(self, rows: Detections) -> Array:
+        """Return boxes (left, top, right, bottom) in pixels of the input."""
+        return to_corners(rows.boxes, "boundaries" if rows.suppressed else "center")
+
+    def _places(self, rows: Detections) -> Array:
+        """Return points [n, k, (x, y)] that bound each object, in pixels of the input."""
+        if self._is_rotated:
+            return corners_of(rows.boxes, rows.extras[:, -1])
+        return self._corners(rows).reshape(-1, 2, 2)
+
+    def _mask_entry(self, outputs: Arrays, rows: Detections, position: int, placement: Placement) -> dict[str, Any]:
+        """Return an object's mask as a PNG in base64, and the part of the picture that it covers."""
+        area, inside = self._mask(outputs, rows, position, placement)
+        corners = np.array([[area.x, area.y], [area.x + area.width, area.y + area.height]])
+        box = placement.to_picture(corners).reshape(-1)
+        return {"mask": base64.b64encode(_png(inside)).decode("ascii"), "mask_box": box_entry(box)}
+
+    def _mask(self, outputs: Arrays, rows: Detections, position: int, placement: Placement) -> tuple[Area, Array]:
+        """Return an object's area in the input, in whole pixels without bars, and which of its pixels are its own."""
+        assert self._prototypes is not None
+        target = placement.target
+        left, top, right, bottom = self._corners(rows)[position]
+        x, end_x = _whole(left, right, round(target.x), round(target.x + target.width))
+        y, end_y = _whole(top, bottom, round(target.y), round(target.y + target.height))
+        prototypes = real_values(outputs[self._prototypes.name], self._prototypes)[0]
+        if self._channel_axis == 3:
+            prototypes = prototypes.transpose(2, 0, 1)
+        inside = mask_inside(rows.extras[position], prototypes, self._picture.size, (x, y, end_x, end_y))
+        return Area(x, y, end_x - x, end_y - y), inside
+
+    def _answer_parameters(self) -> tuple[Parameter, ...]:
+        top_k = parameter("top_k", default=self._options.max)
+        always = top_k, parameter("threshold", default=self.threshold), parameter("iou", default=self._iou)
+        return always if self._is_rotated else (*always, parameter("mask"))
+
+    def _draw(self, canvas: Canvas, runs: Runs, answer: Answer, context: Placement) -> None:
+        if self._is_rotated:
+            for entry in answer:
+                points = [(point["x"], point["y"]) for point in entry["corners"]]
+                canvas.outline(points, entry["index"])
+            canvas.legend([(f"{entry['label']} {entry['score']:.0%}", entry["index"]) for entry in answer])
+            return
+        if answer:
+            canvas.mask(self._mask_map(runs[0], answer, context), context.source, [GROUND])
+        canvas.boxes([(entry["box"], f"{entry['label']} {entry['score']:.0%}", entry["index"]) for entry in answer])
+
+    def _mask_map(self, outputs: Arrays, answer: Answer, placement: Placement) -> Array:
+        """Return the class of each pixel of the input that the picture covers, GROUND outside of objects."""
+        width, height = self._picture.size
+        classes = np.full((height, width), GROUND, dtype=np.int64)
+        rows = self._rows(outputs, min(entry["score"] for entry in answer))
+        for entry in reversed(answer):  # the best one on top
+            is_equal = (rows.scores == entry["score"]) & (rows.classes == entry["index"])
+            for position in np.flatnonzero(is_equal)[:1]:
+                area, inside = self._mask(outputs, rows, int(position), placement)
+                part = classes[int(area.y) :, int(area.x) :][: inside.shape[0], : inside.shape[1]]
+                part[inside] = entry["index"]
+        left, top, target_width, target_height = (round(value) for value in placement.target)
+        covered: Array = classes[top : top + target_height, left : left + target_width]
+        return covered
+
+
+def _prototypes(facts: ModelFacts) -> TensorSpec:
+    """Return the output with the prototypes of masks."""
+    for spec in facts.outputs:
+        if len(spec.shape) == 4 and not spec.open and min(spec.shape[1:]) > 0:
+            return spec
+    raise ModelLoadError(f"model.toml: detection.format {SEGMENTS} needs an output of four dimensions for the masks")
+
+
+def _channel_axis(prototypes: TensorSpec, rows: TensorSpec, classes: int) -> int:
+    """Return the axis of prototypes that counts them: 1, or 3 in TensorFlow's order.
+
+    A row has as many extra numbers as there are prototypes.
+    """
+    extras = (rows.shape[1] - 4 - classes, rows.shape[-1] - 6) if len(rows.shape) == 3 else ()
+    for axis in (1, 3):
+        if prototypes.shape[axis] in extras:
+            return axis
+    return 1
+
+
+def _whole(start: float, end: float, low: int, high: int) -> tuple[int, int]:
+    """Return whole pixels that cover a stretch, at least one, within limits."""
+    first = int(np.clip(np.floor(start), low, high - 1))
+    last = int(np.clip(np.ceil(end), first + 1, high))
+    return first, last
+
+
+def _bounds(places: Array) -> Array:
+    """Return boxes (left, top, right, bottom) around points [n, k, (x, y)]."""
+    if not len(places):
+        return np.zeros((0, 4))
+    bounds: Array = np.concatenate([places.min(axis=1), places.max(axis=1)], axis=1)
+    return bounds
+
+
+def _points(points: Array) -> list[dict[str, float]]:
+    return [{"x": round(x, 2), "y": round(y, 2)} for x, y in points.tolist()]
+
+
+def _png(inside: Array) -> bytes:
+    """Return a grey PNG that is white where the object is."""
+    import PIL.Image
+
+    image = PIL.Image.fromarray(inside.astype(np.uint8) * 255)
+    file = CheckedFile()
+    image.save(file, "PNG")
+    return file.getvalue()
