@@ -424,7 +424,7 @@ def test_a_broken_manifest_is_listed(tmp_path: Path, toml: str) -> None:
     [
         ("gone.tflite", "m/model.toml: versions.a.file names gone.tflite, which does not exist"),
         ("gone", "m/model.toml: versions.a.file names gone, which does not exist"),
-        ("labels.txt", "m/model.toml: versions.a.file is no model (.tflite, .onnx"),
+        ("labels.txt", "m/model.toml: versions.a.file is no model (.tflite, .lite, .onnx"),
         ("dir.tflite", "m/model.toml: versions.a.file is no model"),
         (".", "m/model.toml: versions.a.file is no model"),
     ],

@@ -20,6 +20,7 @@ from pocketserve.runtimes.registry import (
     content_of,
     format_at,
     format_named,
+    format_of_content,
     format_of_name,
     stem_of,
 )
@@ -98,8 +99,14 @@ class Models(Mapping[str, ModelEntry]):
                     self._bare.setdefault(stem_of(name), []).append(path)
                 else:
                     misnamed.append(name)
-            elif (reason := advice(name, beside)) is not None and is_valid_name(reason[0]):
-                self._unusable.setdefault(*reason)
+            elif (reason := advice(name, beside)) is not None:
+                if is_valid_name(reason[0]):
+                    self._unusable.setdefault(*reason)
+            elif format_of_name(name) is None and format_of_content(path) is not None:
+                if is_valid_name(path.stem):
+                    self._bare.setdefault(path.stem, []).append(path)
+                else:
+                    misnamed.append(name)
         # What may be a model: only reading tells of folders.
         self.names = tuple(sorted(self._folders | set(self._bare) | set(self._unusable)))
         self.misnamed = tuple(misnamed)  # what would be a model if it had a name for one
@@ -359,8 +366,10 @@ def _is_model(path: Path, has_code: bool) -> bool:
         return not path.name.isdecimal() and format_at(path) is not None
     if path.name.endswith(".py"):
         return path.name == "model.py"
+    if format_of_name(path.name) is None:
+        return advice(path.name) is None and format_of_content(path) is not None
     # Weights beside a model.py are the model's, whatever their ending.
-    return format_of_name(path.name) is not None and not (has_code and content_of(path) == "state_dict")
+    return not (has_code and content_of(path) == "state_dict")
 
 
 def _holds_model(folder: Path) -> bool:

@@ -5,6 +5,7 @@ A format's reader of it is :attr:`~pocketserve.runtimes.model_format.ModelFormat
 
 from __future__ import annotations
 
+import json
 import enum
 from typing import NamedTuple
 
@@ -143,3 +144,17 @@ class ModelMetadata(NamedTuple):
     outputs: tuple[TensorMetadata, ...] = ()
     associated_files: tuple[AssociatedFile, ...] = ()
     input_process_units: tuple[ProcessUnit, ...] = ()
+
+
+def parse_properties(content: bytes) -> dict[str, str]:
+    """Return the members of a JSON object as texts in Python's notation; empty for anything else.
+
+    Ultralytics writes such an object into TFLite and TorchScript files, and texts like these into ONNX files.
+    """
+    try:
+        members = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(members, dict):
+        return {}
+    return {name: str(value) for name, value in members.items()}

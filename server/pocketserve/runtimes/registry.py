@@ -38,6 +38,17 @@ FRAMEWORKS: tuple[Requirement, ...] = tuple(dict.fromkeys(f for format in FORMAT
 
 MARKERS = {format.marker: format for format in FORMATS if format.marker is not None}
 
+NOT_MODELS = frozenset(
+    (
+        *(".txt", ".md", ".json", ".toml", ".yaml", ".csv", ".npy", ".npz", ".py", ".pbtxt"),
+        *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".wav", ".mp3", ".mp4", ".pdf"),
+    )
+)
+"""Endings of files that are no models, which a scan doesn't open."""
+
+SURE_CONTENTS = ("tflite", "executorch", "torchscript")
+"""Formats whose first bytes, or a zip's directory, belong to nothing but a model."""
+
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # what PyTorch saved before 1.6
 
 
@@ -67,9 +78,42 @@ def format_at(path: Path) -> ModelFormat | None:
     if path.is_dir():
         return next((format for marker, format in MARKERS.items() if (path / marker).is_file()), None)
     announced = format_of_name(path.name)
-    if announced is None or announced.by_name:
+    if announced is None:
+        return format_of_content(path)
+    if announced.by_name:
         return announced
     return format_named(content_of(path) or "") or announced
+
+
+def format_of_content(path: Path) -> ModelFormat | None:
+    """Return the format of a file whose name announces none, if its content is surely a model."""
+    if path.name.startswith(".") or path.suffix.lower() in NOT_MODELS:
+        return None
+    head = first_bytes(path, 64)
+    if head is None:
+        return None
+    if _begins_like_onnx(head):
+        return format_named("onnx")
+    content = content_of(path)
+    return format_named(content) if content in SURE_CONTENTS else None
+
+
+def _begins_like_onnx(head: bytes) -> bool:
+    """Return whether a file begins with an IR version, short texts about its producer, and a graph.
+
+    Field numbers are those of ``ModelProto`` (onnx/onnx, onnx/onnx.proto): 1 ir_version, 2 to 4 and 6 texts, 7 graph.
+    """
+    if len(head) < 5 or head[0] != 0x08 or not 3 <= head[1] <= 20:
+        return False
+    at = 2
+    while at + 2 < len(head) and head[at] in (0x12, 0x1A, 0x22, 0x32):
+        text = head[at + 2 : at + 2 + head[at + 1]]
+        if not text.isascii() or (text and not text.decode("ascii").isprintable()):
+            return False
+        at += 2 + head[at + 1]
+    if at >= len(head):
+        return True  # a long name
+    return head[at] == 0x3A
 
 
 def first_bytes(path: Path, maximum: int) -> bytes | None:

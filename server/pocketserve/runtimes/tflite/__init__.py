@@ -14,7 +14,7 @@ FORMATS = (
     ModelFormat(
         "tflite",
         "pocketserve.runtimes.tflite.session",
-        suffixes=(".tflite",),
+        suffixes=(".tflite", ".lite"),
         magic=((4, b"TFL3"),),
         packages=("ai_edge_litert", "tflite_runtime", "tensorflow"),
         install=INSTALL,

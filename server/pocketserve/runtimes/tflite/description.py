@@ -8,7 +8,6 @@ that nothing needs are not read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -65,10 +64,10 @@ def read_properties(path: Path) -> dict[str, str]:
     The values are in Python's notation, as in its ONNX files.
     """
     try:
-        content = json.loads(read_associated_files(path, ["metadata.json"], MAX_PROPERTIES_BYTES)[0])
-    except (DamagedFileError, ValueError, RecursionError):
+        content = read_associated_files(path, ["metadata.json"], MAX_PROPERTIES_BYTES)[0]
+    except DamagedFileError:
         return {}
-    return {name: str(value) for name, value in content.items()} if isinstance(content, dict) else {}
+    return metadata.parse_properties(content)
 
 
 def _find_metadata(model: FlatBuffer) -> bytes | None:

@@ -10,12 +10,14 @@ described by the results of runs.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pocketserve.formats.zip_archives import BadZipError, members
+from pocketserve.formats.zip_archives import BadZipError, members, read_member
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
+from pocketserve.runtimes.metadata import parse_properties
 from pocketserve.runtimes.model_files import file_size, load_errors
 from pocketserve.runtimes.torch.common import (
     FirstRunError,
@@ -35,6 +37,11 @@ from pocketserve.runtimes.torch.state import UndecidedError, state_restorer
 from pocketserve.runtimes.torch.torchscript_values import Argument, Parameters, Results, result_structure
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.verified_files import not_trusted, read_code
+
+
+PROPERTIES = "extra/config.txt"
+MAX_PROPERTIES_BYTES = 4 * 2**20
+MAX_SIDE = 1 << 14
 
 
 class TorchScriptRuntime:
@@ -67,7 +74,9 @@ class ScriptSession(ModuleSession):
             raise ModelLoadError(f"{source.path.name} has no method forward")
         schema = self._module.forward.schema
         arguments = [Argument(a.name, a.type, a.has_default_value()) for a in schema.arguments[1:]]
-        self._parameters = Parameters(torch, arguments, source)
+        self.properties = read_properties(source.path)
+        inputs = source.inputs or _picture_input(arguments, self.properties)
+        self._parameters = Parameters(torch, arguments, source._replace(inputs=inputs))
         self.inputs: Sequence[TensorSpec] = self._parameters.inputs
         method = _reset_method(source, self._module)
         restore = self._load if method else self._restorer()
@@ -133,6 +142,28 @@ class ScriptSession(ModuleSession):
         )
         batched = bool(self.inputs) and self.inputs[0].shape[:1] == (-1,)
         return {spec.name: with_free_rows(spec) if batched else spec for spec in specs}
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Return what Ultralytics writes into an archive's extra file, as texts in Python's notation; else nothing."""
+    try:
+        entry = next((member for member in members(path) if member.name == PROPERTIES), None)
+        return {} if entry is None else parse_properties(read_member(path, entry, MAX_PROPERTIES_BYTES))
+    except (BadZipError, OSError):
+        return {}
+
+
+def _picture_input(arguments: Sequence[Argument], properties: Mapping[str, str]) -> tuple[TensorSpec, ...]:
+    """Return the only input by the file's properties; empty if they don't state its shape."""
+    try:
+        height, width = ast.literal_eval(properties["imgsz"])
+        shape = (int(properties["batch"]), int(properties.get("channels", "3")), height, width)
+    except (KeyError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return ()
+    is_usable = all(type(side) is int and 0 < side <= MAX_SIDE for side in shape)
+    if len(arguments) != 1 or not arguments[0].is_tensor or not is_usable:
+        return ()
+    return (TensorSpec(arguments[0].name, "FP32", shape),)
 
 
 def _age_of(path: Path) -> str:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, Runs
 from pocketserve.tasks.labels import find_labels, label_of
-from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import real_values
 from pocketserve.tasks.vision.boxes import suppress, to_corners
@@ -188,7 +187,7 @@ def _prototypes(facts: ModelFacts) -> TensorSpec:
     for spec in facts.outputs:
         if len(spec.shape) == 4 and not spec.open and min(spec.shape[1:]) > 0:
             return spec
-    raise ModelLoadError(f"model.toml: detection.format {SEGMENTS} needs an output of four dimensions for the masks")
+    raise MetadataError(f"the format {SEGMENTS} needs an output of four dimensions, which makes the masks")
 
 
 def _channel_axis(prototypes: TensorSpec, rows: TensorSpec, classes: int) -> int:

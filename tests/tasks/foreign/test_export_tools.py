@@ -1,0 +1,222 @@
+"""Exports of Teachable Machine, Lobe and Ultralytics: each row of their tables, and how they are recognised."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketserve.repository.scan import VersionEntry
+from pocketserve.runtimes.registry import FORMATS
+from pocketserve.tasks.foreign import lobe, teachable_machine, ultralytics
+from pocketserve.tasks.foreign.exports import properties_beside
+from pocketserve.tasks.foreign.keys import Effect, ForeignFile
+from pocketserve.tasks.foreign.registry import unknown_keys
+from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.selection import select_task
+from pocketserve.tensors import TensorSpec
+from vision_models import facts, picture
+
+IMAGE = TensorSpec("image", "FP32", (1, 32, 32, 3))
+GREY = TensorSpec("image", "FP32", (1, 32, 32, 1))
+NUMBERED = "0 Class 1\n1 Class 2\n2 Class 3\n"
+PROJECT = {
+    "tfjsVersion": "1.3.1",
+    "packageVersion": "0.8.4",
+    "packageName": "@teachablemachine/image",
+    "userMetadata": {},
+    "labels": ["a", "b", "c"],
+    "imageSize": 32,
+}
+SIGNATURE = {
+    "format": "tf_lite",
+    "filename": "saved_model.tflite",
+    "classes": {"Label": ["a", "b", "c"]},
+    "export_model_version": 1,
+}
+METADATA = {"task": "detect", "stride": "32", "imgsz": "[32, 32]", "names": "{0: 'a', 1: 'b'}"}
+
+
+def exported(
+    folder: Path,
+    name: str,
+    files: Mapping[str, Any],
+    image: TensorSpec = IMAGE,
+    outputs: Mapping[str, tuple[int, ...]] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> ModelFacts:
+    """Return the facts of a model file of this name, with what a load adds to them."""
+    model = facts(folder, outputs or {"scores": (1, 3)}, files=files, image=image, properties=properties)
+    kind = next(kind for kind in FORMATS if name.lower().endswith(kind.suffixes))
+    version = VersionEntry(kind.name, kind, model.entry.folder / name)
+    # No file is opened: readers of the format's own metadata would find none.
+    version = version._replace(format=kind._replace(metadata=None))
+    model = dataclasses.replace(model, version=version)
+    return dataclasses.replace(model, properties={**properties_beside(model), **model.properties})
+
+
+def preprocessing(model: ModelFacts) -> str:
+    """Return what happens to a picture, in words."""
+    return str(select_task(model).describe()["preprocessing"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["model_unquant.tflite", "keras_model.h5", "keras_Model.h5"])
+def test_a_converted_project_is_recognised_by_its_names(tmp_path: Path, name: str) -> None:
+    model = exported(tmp_path, name, {"labels.txt": NUMBERED})
+
+    assert "cropped to its middle" in preprocessing(model)
+    assert "(pixel - 127.5) / 127.5" in preprocessing(model)
+    assert model.assumed == []
+
+
+def test_a_quantised_project_keeps_its_pixels_and_is_cropped(tmp_path: Path) -> None:
+    image = TensorSpec("image", "UINT8", (1, 32, 32, 3))
+    model = exported(tmp_path, "model.tflite", {"labels.txt": NUMBERED}, image)
+
+    assert "cropped to its middle" in preprocessing(model)
+    assert "pixels from 0 to 255 as UINT8" in preprocessing(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("mobilenet.tflite", NUMBERED),
+        ("model_unquant.tflite", "a\nb\nc\n"),
+        ("model_unquant.tflite", "1 a\n2 b\n3 c\n"),
+        ("model.tflite", NUMBERED),
+    ],
+)
+def test_other_models_are_not_taken_for_a_project(tmp_path: Path, name: str, labels: str) -> None:
+    model = exported(tmp_path, name, {"labels.txt": labels})
+
+    assert "pixel / 255" in preprocessing(model)
+    assert model.assumed == ["pixels 0..1", "colours RGB", "resize stretch"]
+
+
+def test_a_project_of_the_page_says_its_labels_and_pixels(tmp_path: Path) -> None:
+    task = select_task(exported(tmp_path, "m.onnx", {"metadata.json": PROJECT}))
+
+    assert task.name == "image-classification"
+    assert list(task.labels) == ["a", "b", "c"]  # type: ignore[attr-defined]
+    assert "(pixel - 127) / 127" in preprocessing(exported(tmp_path, "m.onnx", {"metadata.json": PROJECT}))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "word"),
+    [
+        ({**PROJECT, "packageName": "@teachablemachine/pose"}, "pose project"),
+        ({"tfjsSpeechCommandsVersion": "0.4.0", "wordLabels": ["a", "b", "c"]}, "sound project"),
+    ],
+)
+def test_projects_that_are_not_supported_say_so(tmp_path: Path, metadata: dict[str, Any], word: str) -> None:
+    """A sound project's spectrogram has the shape of a grey picture."""
+    image = TensorSpec("x", "FP32", (1, 43, 232, 1))
+    task = select_task(exported(tmp_path, "m.onnx", {"metadata.json": metadata}, image))
+
+    assert task.name == "tensors"
+    assert word in task.problem  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match=word):
+        task.prepare(picture())
+
+
+def test_another_tools_metadata_json_is_ignored(tmp_path: Path) -> None:
+    model = exported(tmp_path, "m.onnx", {"metadata.json": {"labels": ["a", "b", "c"], "flip": True}})
+
+    assert select_task(model).name == "tensors"
+    assert unknown_keys(model) == {}
+
+
+def test_lobe(tmp_path: Path) -> None:
+    model = exported(tmp_path, "saved_model.tflite", {"signature.json": SIGNATURE})
+
+    assert list(select_task(model).labels) == ["a", "b", "c"]  # type: ignore[attr-defined]
+    assert "cropped to its middle" in preprocessing(model)
+    assert model.assumed == []
+
+
+def test_a_task_of_ultralytics_that_is_not_supported_says_so(tmp_path: Path) -> None:
+    metadata = {**METADATA, "task": "depth"}
+    task = select_task(exported(tmp_path, "m.onnx", {}, outputs={"y": (1, 32, 32)}, properties=metadata))
+
+    assert task.name == "tensors"
+    assert "depth" in task.problem  # type: ignore[attr-defined]
+
+
+def build(folder: Path, table: ForeignFile, changes: Mapping[str, Any]) -> ModelFacts:
+    """Return a model with the tool's usual file, but for some keys, as dotted paths."""
+    if table is ultralytics.TABLE:
+        properties = {**METADATA, **{key: str(value) for key, value in changes.items()}}
+        task = properties["task"]
+        columns = {"pose": 4 + 2 + 51, "segment": 4 + 2 + 32, "obb": 7}.get(task, 6)
+        outputs: dict[str, tuple[int, ...]] = {"rows": (1, columns, 50)}
+        if task == "segment":
+            outputs["masks"] = (1, 32, 8, 8)
+        if task == "classify":
+            outputs = {"scores": (1, 2)}
+        return exported(folder, "m.onnx", {}, outputs=outputs, properties=properties)
+    content = json.loads(json.dumps(PROJECT if table is teachable_machine.TABLE else SIGNATURE))
+    for path, value in changes.items():
+        *parents, key = path.split(".")
+        inner = content
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[key] = value
+    return exported(folder, "m.onnx", {table.name: content}, GREY if changes.get("grayscale") else IMAGE)
+
+
+def outcome(model: ModelFacts) -> tuple[object, ...]:
+    """Return what a task was made of: what happens to a picture, and how its answer is made."""
+    task = select_task(model)
+    described = task.describe() if hasattr(task, "describe") else {}
+    structure = task.structure() if hasattr(task, "structure") else {}
+    form = str(task.form()) if hasattr(task, "form") else ""
+    return task.name, described, structure, form, getattr(task, "problem", "")
+
+
+CHANGES: dict[tuple[str, str], Mapping[str, Any]] = {
+    ("metadata.json", "packageName"): {"packageName": "@teachablemachine/pose"},
+    ("metadata.json", "tfjsSpeechCommandsVersion"): {"tfjsSpeechCommandsVersion": "0.4.0"},
+    ("metadata.json", "labels"): {"labels": ["x", "y", "z"]},
+    ("metadata.json", "grayscale"): {"grayscale": True},
+    ("signature.json", "classes.Label"): {"classes.Label": ["x", "y", "z"]},
+    ("signature.json", "export_model_version"): {"export_model_version": 2},
+    (ultralytics.TABLE.name, "task"): {"task": "depth"},
+    (ultralytics.TABLE.name, "names"): {"names": "{0: 'x', 1: 'y'}"},
+    (ultralytics.TABLE.name, "kpt_shape"): {"task": "pose", "kpt_shape": "[17, 3]"},
+    (ultralytics.TABLE.name, "kpt_names"): {"task": "pose", "kpt_names": "{0: ['p', 'q']}"},
+    (ultralytics.TABLE.name, "head"): {"head": "RTDETRDecoder"},
+}
+"""A change of each key that is applied or not supported."""
+
+ELSEWHERE = {"imgsz", "channels", "end2end"}
+"""Keys that complete what a file or an output leaves open; the tests of TorchScript and of YOLO's rows change them."""
+
+ROWS = [(table, row) for table in (teachable_machine.TABLE, lobe.TABLE, ultralytics.TABLE) for row in table.keys]
+
+
+@pytest.mark.parametrize(("table", "row"), ROWS, ids=[f"{table.name} {row.path}" for table, row in ROWS])
+def test_each_row_does_what_its_table_says(tmp_path: Path, table: ForeignFile, row: Any) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "changed").mkdir()
+    plain = outcome(build(tmp_path / "plain", table, {}))
+    if row.effect is Effect.HARMLESS:
+        assert outcome(build(tmp_path / "changed", table, {row.path: "something else"})) == plain
+        return
+    if row.path in ELSEWHERE:
+        return
+    changed = outcome(build(tmp_path / "changed", table, CHANGES[table.name, row.path]))
+
+    assert changed != plain
+    if row.effect is Effect.UNSUPPORTED:
+        assert changed[0] == "tensors"
+        assert row.path in str(changed[-1])
+
+
+def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
+    model = exported(tmp_path, "m.onnx", {"metadata.json": {**PROJECT, "flipped": True}})
+
+    assert unknown_keys(model) == {"metadata.json": ("flipped",)}
