@@ -256,7 +256,6 @@ class TaskOperation:
 
     def respond(self, result: Any) -> Prediction:
         """Return the labelled answer, with its picture where it is asked for."""
-        model = self._handle.model
         results = result if isinstance(result, list) else [result]
         if not self._is_list:
             runs = self._task_outputs(results, self._inputs[0])

@@ -5,8 +5,8 @@ A format's reader of it is :attr:`~pocketserve.runtimes.model_format.ModelFormat
 
 from __future__ import annotations
 
-import json
 import enum
+import json
 from typing import NamedTuple
 
 

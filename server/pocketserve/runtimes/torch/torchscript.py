@@ -38,7 +38,6 @@ from pocketserve.runtimes.torch.torchscript_values import Argument, Parameters, 
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve.trust.verified_files import not_trusted, read_code
 
-
 PROPERTIES = "extra/config.txt"
 MAX_PROPERTIES_BYTES = 4 * 2**20
 MAX_SIDE = 1 << 14
