@@ -130,7 +130,18 @@ DOCS: Final = (
 
 THOROUGH: Final = (
     *LAB,
-    "attacks",
+    *("attacks", "doctor", "live", "quarantine"),
+    *("cli/test_own_server.py", "cli/test_signals.py", "cli/test_tuning.py", "client/test_client_fallback.py"),
+    *("engine/test_batching.py", "engine/test_cancelled_runs.py", "engine/test_engine.py"),
+    *("engine/test_memory_policy.py", "engine/test_model_queue.py", "engine/test_policy_simulation.py"),
+    *("engine/test_power.py", "engine/test_prepared_models.py", "engine/test_queue_entries.py"),
+    *("engine/test_recorded_arrivals.py", "folder/test_init.py"),
+    *("http/test_http_devices.py", "http/test_http_lifecycle.py", "http/test_http_overload.py"),
+    *("http/test_http_strangers.py", "http/test_waiting.py", "pairing/test_pair_live.py"),
+    *("socket/test_socket_endings.py", "socket/test_socket_faults.py", "socket/test_socket_giving_up.py"),
+    *("socket/test_socket_memory.py", "socket/test_socket_overload.py", "socket/test_socket_queue.py"),
+    *("socket/test_socket_watcher.py", "tasks/test_sentencepiece.py"),
+    *("test_folder_lock.py", "test_run_lock.py", "test_suite.py"),
 )
 """Files and folders of tests that ``make test`` leaves to ``make test-core``."""
 

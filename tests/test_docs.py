@@ -83,6 +83,7 @@ def run_block(block: Block, surroundings: tuple[Server, dict[str, str]]) -> str:
 
 
 @pytest.mark.live
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", [b for b in ALL_BLOCKS if b.language in ("sh", "python")], ids=str)
 def test_examples_run(block: Block, surroundings: tuple[Server, dict[str, str]]) -> None:
     """Every shell and Python example ends well and prints something that is no error."""

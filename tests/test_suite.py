@@ -191,7 +191,7 @@ def test_{name}():
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run the suite by the script; return the exit code and the output."""
         command = [sys.executable, str(ROOT / "tools/run_tests.py"), "quick", *options_for(self._folder), *arguments]
-        return run_command(*command, POCKETSERVE_FLAKY_LIST=str(self.flaky_list))
+        return run_command(*command, FLAKY_TESTS_FILE=str(self.flaky_list))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FLAKY_HEADING = "flaky: passed when run again alone; mend or delete"
-LIST_VARIABLE = "POCKETSERVE_FLAKY_LIST"
+LIST_VARIABLE = "FLAKY_TESTS_FILE"
 """Names a file that gets a line for each flaky test: ``KIND: TEST``."""
 
 TESTS_FAILED = 1

@@ -25,7 +25,7 @@ from pocketserve.convert.converter import (
     Converter,
     SourceTensor,
 )
-from pocketserve.convert.environments import ENVIRONMENTS, MARKER, Environment, ensure, python_of
+from pocketserve.convert.environments import ENVIRONMENTS, MARKER, Environment, ensure, find_python, python_of
 from pocketserve.convert.plan import check_kinds, environment_of, plans_for, reachable_kinds
 from pocketserve.convert.publish import NewVersion, choose_name, publish
 from pocketserve.convert.registry import converters
@@ -174,6 +174,17 @@ def test_no_network_for_an_environment(tmp_path: Path, monkeypatch: pytest.Monke
     assert notes == [f"the environment small (a test) takes 0.0 GB and about 4 min; it is made once, in {tmp_path}"]
     assert os.listdir(tmp_path) == ["small.lock"]
     assert "Connection refused" in caught.value.detail
+
+
+def test_a_python_that_does_not_run_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyenv leaves a program for each version, which only runs for those that are switched on."""
+    programs = {"python3.13": "exit 127", "python3.12": f'exec "{sys.executable}" "$@"', "python3.11": "exit 127"}
+    for name, command in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{command}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_python((3, 13)) == str(tmp_path / "python3.12")
+    assert find_python((3, 11)) is None
 
 
 def test_no_room_while_an_environment_is_made(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from conftest import MODELS, StartServer
 from pocketserve.transports.listener import PortTakenError, affordable, listen
 
-LIMIT_S = 120.0
+LIMIT_S = 60.0
 
 
 class Told(logging.Handler):

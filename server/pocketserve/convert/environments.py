@@ -34,6 +34,7 @@ NEWEST_PYTHON = (3, 13)
 OLDEST_PYTHON = (3, 11)
 POLL_S = 0.5
 LOCK_WAIT_S = 3600.0
+START_TIMEOUT_S = 60.0
 _NO_NETWORK = re.compile(
     r"NewConnectionError|Temporary failure in name resolution|Name or service not known|ConnectTimeout|"
     r"Network is unreachable|Connection refused|No route to host|ReadTimeout|ProxyError|Could not fetch URL"
@@ -178,11 +179,29 @@ def _interpreter(environment: Environment) -> str:
     """Return the Python that an environment is made with: this one, or an older one that all packages know."""
     if sys.version_info[:2] <= environment.newest:
         return sys.executable
-    for minor in range(environment.newest[1], OLDEST_PYTHON[1] - 1, -1):
-        if (path := shutil.which(f"python3.{minor}")) is not None:
-            return path
+    older = find_python(environment.newest)
+    if older is not None:
+        return older
     newest = ".".join(map(str, environment.newest))
     raise ConversionError(f"the environment {environment.name} needs Python {newest} or older; install python{newest}")
+
+
+def find_python(newest: tuple[int, int]) -> str | None:
+    """Return the newest installed Python up to a version that runs, or None."""
+    for minor in range(newest[1], OLDEST_PYTHON[1] - 1, -1):
+        path = shutil.which(f"python3.{minor}")
+        if path is not None and _starts(path):
+            return path
+    return None
+
+
+def _starts(python: str) -> bool:
+    """Return whether a program runs code; pyenv's stand-ins for versions that are switched off do not."""
+    try:
+        done = subprocess.run([python, "-c", ""], capture_output=True, timeout=START_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 @contextmanager
