@@ -198,10 +198,10 @@ def find_python(newest: tuple[int, int]) -> str | None:
 def _starts(python: str) -> bool:
     """Return whether a program runs code; pyenv's stand-ins for versions that are switched off do not."""
     try:
-        done = subprocess.run([python, "-c", ""], capture_output=True, timeout=START_TIMEOUT_S, check=False)
+        process = subprocess.run([python, "-c", ""], capture_output=True, timeout=START_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 @contextmanager
