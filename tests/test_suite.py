@@ -58,6 +58,22 @@ def test_what_must_pass_includes_all_tests() -> None:
     assert steps.split() == ["check", "demo", *parts.split()]
 
 
+@pytest.mark.parametrize("failing", ["", "demo"], ids=["all pass", "one fails"])
+def test_what_must_pass_prints_seconds_and_flaky_tests(tmp_path: Path, failing: str) -> None:
+    """Also if a step fails, which ends it; later steps do not run."""
+    make = f'#!/bin/sh\necho "$1: test_a.py::test_it" >> "$FLAKY_TESTS_FILE"\n[ "$1" != "{failing}" ]\n'
+    (tmp_path / "make").write_text(make)
+    (tmp_path / "make").chmod(0o755)
+    code, output = run_command(str(ROOT / ".ci/run"), PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    [steps] = re.findall(r"^steps=\((.*)\)", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
+    run = steps.split()[: 2 if failing else None]
+    lines = [re.sub(r"^ *\d+ ", "", line).strip() for line in output.splitlines() if line]
+    rows = [f"{step}: {'FAILED' if step == failing else 'passed'}" for step in run]
+    flaky = [f"{step}: test_a.py::test_it" for step in run]
+    assert lines == ["seconds of each step", *rows, "total", FLAKY_HEADING, *flaky]
+    assert (code == 0) == (not failing)
+
+
 def test_no_test_falls_between_the_kinds() -> None:
     """Wherever it lies and whatever it needs, a part of ``make test-all`` runs it, or a target named after its mark.
 
