@@ -758,12 +758,12 @@ with engine.use(entry, version, 1e9) as running:
     print(running.model.threads, len(usable))
 os.sched_setaffinity(0, usable[:1])
 engine.sweep()
-ends = time.monotonic() + 20
+ends = time.monotonic() + 120
 while engine.running("petals", "tflite").model.threads != 1 and time.monotonic() < ends:
     pass  # the janitor was quicker and is at it
 print(engine.running("petals", "tflite").model.threads)
 os.sched_setaffinity(0, usable)
-ends = time.monotonic() + 20
+ends = time.monotonic() + 120
 while engine.running("petals", "tflite").model.threads == 1 < len(usable) and time.monotonic() < ends:
     with engine.use(entry, version, 1e9):  # a request notices, and the janitor acts
         pass

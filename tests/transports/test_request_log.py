@@ -118,7 +118,7 @@ def test_without_a_terminal_and_switched_off_there_are_none(new_server: StartSer
 
 def read_until(terminal: int, end: str) -> str:
     """What is printed on a terminal, up to some words."""
-    text, deadline = "", time.monotonic() + 30
+    text, deadline = "", time.monotonic() + 120
     while end not in text:
         ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
         assert ready, text
