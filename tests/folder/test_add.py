@@ -277,7 +277,7 @@ def test_an_archive_that_unpacks_to_far_more_than_its_size(
 ) -> None:
     monkeypatch.setattr(sources, "FREE_BYTES", 1 << 20)
     bomb = archive(tmp_path / "bomb.zip", {"m.tflite": DIGITS, "zeros": bytes(32 << 20)})
-    assert "would unpack to 33.6 MB, which no model does" in add(bomb)[2]
+    assert "would unpack to 33.7 MB, which no model does" in add(bomb)[2]
     assert contents(folder) == []
     model = archive(tmp_path / "model.zip", {"m.tflite": DIGITS, "zeros": bytes(1 << 20)})
     assert add(model)[0] == 0  # a small archive may unpack to a bit more

@@ -18,6 +18,7 @@ from pocketserve.cli.output import error_stream, printable
 from pocketserve.config import load_config
 
 if TYPE_CHECKING:
+    from pocketserve.repository.scan import ModelEntry
     from pocketserve.service import Service
 
 # Where no log is set up, Python prints warnings: a load that failed, which the command itself tells as its error.
@@ -101,7 +102,7 @@ def open_local(model: str, models_dir: str | None, *, threads: int = 0) -> tuple
     models = service.repository.models()
     if path.is_dir():
         if path.name in models:
-            return service, path.name, None
+            return service, path.name, _version_at(models[path.name], path)
     elif (names := _find(service, path, models.names)) is not None:
         return service, *names
     elif path.name not in models.misnamed and ((other := models.get(path.stem)) is None or not other.versions):
@@ -140,6 +141,14 @@ def _find(service: Service, path: Path, names: Sequence[str]) -> tuple[str, str]
         for version in entry.versions.values() if entry is not None else ():
             if version.path == path:
                 return name, version.name
+    return None
+
+
+def _version_at(entry: ModelEntry, path: Path) -> str | None:
+    """Return the version that a folder is, such as a SavedModel; None for a folder that versions lie in."""
+    for version in entry.versions.values():
+        if version.path == path:
+            return version.name
     return None
 
 

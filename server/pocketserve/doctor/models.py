@@ -7,6 +7,7 @@ NumPy, which may be broken. It reports as it goes, so that an end by force loses
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -73,7 +74,7 @@ def _quarantine(answers: Sequence[Mapping[str, Any]], *, complete: bool) -> Iter
     files = [answer for answer in answers if "name" in answer]
     for file in files[:MAX_LISTED]:
         sentence = f"{file['name']} ({file['version']}) is in quarantine: {file['reason']}"
-        yield problem("quarantine", sentence, f"pocketserve inspect --release {file['name']}")
+        yield problem("quarantine", sentence, f"pocketserve inspect --release {shlex.quote(file['name'])}")
     if not files and count and not complete:
         text = f"{plural(count, 'file is', 'files are')} in quarantine; there was no time to find out which"
         yield warning("quarantine", text, "pocketserve models")

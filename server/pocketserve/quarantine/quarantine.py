@@ -170,4 +170,7 @@ def _hash(entry: ModelEntry, version: VersionEntry, files: str) -> str:
 
 
 def _in_quarantine(entry: ModelEntry, verdict: Verdict) -> str:
-    return f"in quarantine: {verdict.reason}; `pocketserve inspect --release {entry.name}` tries it again"
+    import shlex  # late: most files are good
+
+    command = f"pocketserve inspect --release {shlex.quote(entry.name)}"
+    return f"in quarantine: {verdict.reason}; `{command}` tries it again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,7 +136,8 @@ def _row(conversion: Conversion) -> list[str]:
 def _remarks(conversion: Conversion) -> list[str]:
     texts = list(conversion.notes)
     if conversion.kind == "pt2":
-        texts.append(f"is code, which runs after: pocketserve trust {os.path.relpath(conversion.path.parent)}")
+        folder = shlex.quote(os.path.relpath(conversion.path.parent))
+        texts.append(f"is code, which runs after: pocketserve trust {folder}")
     if not conversion.version:
         was_run = "" if conversion.agreement is not None else ", and was not run"
         texts.append(f"is in {conversion.path}; it is not served here{was_run}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _trust(service: Service, name: str, version: str | None, options: argparse.Namespace) -> int:
     from pocketserve.runtimes.base import ModelLoadError
+    from pocketserve.runtimes.model_format import Code
     from pocketserve.trust.code_parts import code_of, whole_version
     from pocketserve.trust.store import check_writers, embedded_code
 
@@ -75,8 +77,9 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
     versions = [entry.versions[version]] if version is not None else list(entry.versions.values())
     try:
         parts = list({part.key: part for variant in versions for part in code_of(entry, variant)}.values())
-        if version is not None and not parts:  # a version that is chosen and has no code counts as a whole
-            parts = list(map(whole_version, versions))
+        if version is not None and _is_left(service, parts) and versions[0].format.code is Code.NONE:
+            whole = whole_version(versions[0])
+            parts = [part for part in parts if part.key != whole.key] + [whole]
         new = [part for part in parts if part.digest not in embedded_code().values()]
         check_writers(part.path for part in new)
     except ModelLoadError as error:
@@ -97,8 +100,17 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
         documents = [{"name": p.name, "key": p.key, "sha256": p.digest, "effect": p.effect} for p in parts]
         print_json([d | {"added": part in missing} for d, part in zip(documents, parts, strict=True)])
     elif missing:
-        print(f"Trusted. `pocketserve trust --revoke {printable(options.model)}` takes it back.")
+        print(f"Trusted. `pocketserve trust --revoke {printable(shlex.quote(options.model))}` takes it back.")
     return EXIT_DONE
+
+
+def _is_left(service: Service, parts: Sequence[CodePart]) -> bool:
+    """Return whether the chosen version itself is left to trust: it has no code, or all of it is trusted already.
+
+    Its format is data, but its framework may let it act, which only loading it shows.
+    """
+    consents = service.trust.consents()
+    return all(part.key in consents and consents[part.key].digest == part.digest for part in parts)
 
 
 def _print_parts(name: str, parts: Sequence[CodePart], missing: Sequence[CodePart]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -149,7 +150,9 @@ def check_new_name(folder: Path, name: str, way_out: str = "take another name") 
         raise CommandError(f"a model cannot be called {name[:128]!r}: {rule}; {way_out}")
     models = read_models(folder)
     if os.path.lexists(folder / name) or name in models.names:
-        raise CommandError(f"{folder} has a model {name!r} already; {way_out}, or `pocketserve remove {name}`")
+        raise CommandError(
+            f"{folder} has a model {name!r} already; {way_out}, or `pocketserve remove {shlex.quote(name)}`"
+        )
     return name
 
 

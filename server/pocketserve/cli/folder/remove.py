@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -63,7 +64,8 @@ def _version_of(entry: ModelEntry, name: str) -> VersionEntry:
         hint = did_you_mean(name, entry.versions) or f"; it has {', '.join(entry.versions) or 'none'}"
         raise CommandError(f"{entry.name} has no version {name!r}{hint}")
     if len(entry.versions) == 1:
-        raise CommandError(f"{name} is the only version of {entry.name}: pocketserve remove {entry.name}")
+        command = f"pocketserve remove {shlex.quote(entry.name)}"
+        raise CommandError(f"{name} is the only version of {entry.name}; `{command}` removes the model")
     return version
 
 
