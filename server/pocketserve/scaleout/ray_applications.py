@@ -21,7 +21,12 @@ _START_TIMEOUT_S = 900.0  # for models to be tried and loaded, and replicas to b
 _STUCK_S = 300.0  # for which a replica's threads may all be busy
 _POLL_S = 0.2
 _REASON = re.compile(r"pocketserve\.[\w.]*Error: (.+)")
+_LOST = re.compile(r"\b(ActorDiedError|ActorUnavailableError|WorkerCrashedError|NodeDiedError|RayActorError)\b")
 _FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
+
+
+class ReplicaLostError(StartError):
+    """The process of a replica ended while it started, which says nothing against the models."""
 
 
 class Replicas(NamedTuple):
@@ -76,6 +81,13 @@ def _run(name: str, path: str, config: Config, slots: Path, options: dict[str, A
         **options,
     )
     target = serve.RunTarget(target=deployment.bind(config, slots), name=name, route_prefix=path)
+    try:
+        return _run_once(target, name)
+    except ReplicaLostError:
+        return _run_once(target, name)
+
+
+def _run_once(target: serve.RunTarget, name: str) -> Any:
     handle = serve.run_many([target], wait_for_applications_running=False)[0]
     _wait(name)
     return handle
@@ -88,7 +100,7 @@ def _wait(name: str) -> None:
         if application.status == "RUNNING":
             return
         if application.status in _FAILED:
-            raise StartError(_reason(application))
+            raise _fault(application)
         if time.monotonic() > deadline:
             text = (
                 f"replicas were not ready within {_START_TIMEOUT_S:g} s; does the cluster have processors for one more?"
@@ -97,8 +109,13 @@ def _wait(name: str) -> None:
         time.sleep(_POLL_S)
 
 
-def _reason(application: Any) -> str:
-    """Return our own error's sentence out of Ray's traceback."""
+def _fault(application: Any) -> StartError:
+    """Return our own error with its sentence out of Ray's traceback; else Ray's words."""
     texts = [application.message, *(deployment.message for deployment in application.deployments.values())]
-    sentences = [match for text in texts for match in _REASON.findall(text)]
-    return str(sentences[-1]) if sentences else f"Ray says: {' '.join(texts).strip()[-500:]}"
+    text = "\n".join(texts).strip()
+    sentences = _REASON.findall(text)
+    if sentences:
+        return StartError(str(sentences[-1]))
+    is_lost = _LOST.search(text) is not None
+    kind = ReplicaLostError if is_lost else StartError
+    return kind(f"Ray says: {' '.join(text.split())[-500:]}")

@@ -6,17 +6,23 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pocketserve.auth.guard import ensure_token
+from pocketserve.cli import EXIT_FAILED
 from pocketserve.config import Config
 from pocketserve.engine.device.signals import uninterrupted
+from pocketserve.scaleout.ray_address import own_file
+from pocketserve.state.json_store import replace_file
 from pocketserve.system import is_loopback
 
 _TOKEN_FILE = "ray-token"  # in the state folder: Ray's own, which lets its holder run code; clients never see it
+CONNECT_LIMIT_S = 25.0
 _FOLDERS = Path("/tmp")  # Ray's socket names may have 107 bytes
 
 
@@ -33,10 +39,12 @@ def local_cluster(config: Config, *, haproxy: bool) -> Iterator[str]:
         if haproxy:
             _set_up_haproxy(Path(folder))
         with _connection("local", include_dashboard=False, _temp_dir=f"{folder}/ray") as address:
+            replace_file(own_file(config.state_dir), address.encode())
             try:
                 _start_serve(config)
                 yield address
             finally:
+                own_file(config.state_dir).unlink(missing_ok=True)
                 _end_serve()
 
 
@@ -47,9 +55,29 @@ def running_cluster(config: Config, address: str) -> Iterator[None]:
         _use_token(config)
     if is_loopback(address.rpartition(":")[0]):
         _keep_to_loopback()
-    with _connection(address):
+    with contextlib.ExitStack() as stack:
+        with _time_limit(address):
+            stack.enter_context(_connection(address))
         _start_serve(config)
         yield
+
+
+@contextlib.contextmanager
+def _time_limit(address: str) -> Iterator[None]:
+    """End this process if connecting takes too long: Ray itself tries for minutes, and cannot be interrupted."""
+    timer = threading.Timer(CONNECT_LIMIT_S, _give_up, (address,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(address: str) -> None:
+    text = f"the Ray at {address} did not accept this command within {CONNECT_LIMIT_S:g} s; check its token and its log"
+    print(f"pocketserve: {text}", file=sys.stderr, flush=True)
+    os._exit(EXIT_FAILED)
 
 
 def has_one_machine(address: str) -> bool:

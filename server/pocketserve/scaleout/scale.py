@@ -48,11 +48,13 @@ def run(options: argparse.Namespace) -> int:
     if options.address and options.haproxy:
         raise CommandError("--haproxy is for a Ray of one's own; a cluster is started with RAY_SERVE_ENABLE_HA_PROXY=1")
     config = _settings(options.folder.absolute())
+    from pocketserve.scaleout.ray_address import find_address
     from pocketserve.scaleout.ray_cluster import local_cluster, running_cluster
 
     if options.address:
-        with running_cluster(config, options.address):
-            _deploy(config, options.replicas, options.address)
+        address = find_address(options.address, config.state_dir)
+        with running_cluster(config, address):
+            _deploy(config, options.replicas, address)
         return EXIT_DONE
     with local_cluster(config, haproxy=options.haproxy) as address:
         _deploy(config, options.replicas, address)

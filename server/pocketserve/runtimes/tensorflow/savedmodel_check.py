@@ -28,10 +28,11 @@ OPERATORS = read_names(__package__, "savedmodel_operators.txt")
 
 An operator is on it if all that it does is to compute from its inputs and attributes, or to change what the model
 itself holds: its variables, tables, tensor arrays and random numbers. Left out is what leads elsewhere by any input,
-attribute or state: files (also vocabularies by path, ``DecodeProtoV2``, ``ImmutableConst``, dumps and summaries); data
-sets, iterators and queues; the network, other processes, devices and Python; the process (``Abort``, ``Sleep``,
-printing, batching threads, barriers); XLA's operators, whose custom calls find any symbol of the process by name;
-calibration and tests; and names that begin with ``_`` but ``_EagerConst``, which only TensorFlow's optimizers write.
+attribute or state: files (also vocabularies by path, ``DecodeProtoV2``, ``ImmutableConst``, dumps and writers of
+summaries); data sets, iterators and queues; the network, other processes, devices and Python; the process (``Abort``,
+``Sleep``, printing, batching threads, barriers); XLA's operators, whose custom calls find any symbol of the process
+by name; calibration and tests; and names that begin with ``_`` but ``_EagerConst``, which only TensorFlow's
+optimizers write.
 """
 
 ALLOWED = frozenset().union(*OPERATORS.values())

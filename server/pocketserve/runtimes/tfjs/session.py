@@ -24,7 +24,11 @@ from .process import IDLE_S, OPEN_TIMEOUT_S, RUN_TIMEOUT_S, EndedError, Worker, 
 from .specs import DTYPE_NAMES, DTYPES, input_specs, output_specs
 
 # What TensorFlow.js says of an operator that the chosen backend lacks; the one named cpu has them all.
-_LACKING = re.compile(r"not registered for backend 'wasm'|not (?:yet implemented or not )?found in the registry")
+_LACKING = re.compile(
+    r"not registered for backend 'wasm'|not (?:yet implemented or not )?found in the registry|not yet supported"
+)
+"""Gaps of one backend that another may not have."""
+
 _TEXT = "an output is of type string"  # what the worker says of an output that it cannot send
 
 
