@@ -25,5 +25,5 @@ evidence: ; $(PYTHON) tools/environment.py all && .venv-all/bin/python -m benchm
 plots: ; .bench/own/bin/python -m benchmarks.plot build/benchmarks.json docs/images && .bench/own/bin/python -m benchmarks.results build/benchmarks.json docs/generated/benchmark-results.md
 apk: ; $(PYTHON) android_bridge/build_apk.py
 aar: ; $(PYTHON) android_bridge/build.py aar --output build/bridge
-docs: ; $(PYTHON) tools/environment.py release && .venv-release/bin/sphinx-build -q -W --keep-going -b html -c docs -d build/doctrees . build/site && echo build/site/index.html
+docs: ; $(PYTHON) tools/environment.py release && .venv-release/bin/sphinx-build -q -W -E -a --keep-going -b html -c docs -d build/doctrees . build/site && echo build/site/index.html
 release: ; $(PYTHON) tools/environment.py release && .venv-release/bin/python tools/release.py

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -98,6 +100,35 @@ def test_examples_run(block: Block, surroundings: tuple[Server, dict[str, str]])
 def test_foreign_client_examples_run(block: Block, surroundings: tuple[Server, dict[str, str]]) -> None:
     """The examples for other people's clients run too, where those are installed."""
     assert run_block(block, surroundings).strip()
+
+
+def site_pages() -> list[Path]:
+    """The pages that ``make docs`` builds, by the patterns of its settings."""
+    settings = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    pages = set()
+    for pattern in settings["include_patterns"]:
+        pages.update(path for path in ROOT.glob(pattern.replace("**.md", "**/*.md")) if path.suffix == ".md")
+    excluded = [pattern for pattern in settings["exclude_patterns"] if "*" not in pattern]
+    chosen = []
+    for page in sorted(pages):
+        name = page.relative_to(ROOT).as_posix()
+        is_hidden = any(part.startswith(".") or part == "build" for part in Path(name).parts)
+        if not is_hidden and not any(name.startswith(f"{folder}/") for folder in excluded):
+            chosen.append(page)
+    return chosen
+
+
+def test_links_of_the_site_lead_to_files() -> None:
+    """Sphinx finds such faults, too, but is not installed for these tests."""
+    pages = site_pages()
+    assert ROOT / "docs" / "README.md" in pages and ROOT / "models" / "digits" / "README.md" in pages
+    dead = []
+    for page in pages:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)#\s]+)", text):
+            if ":" not in target and not (page.parent / unquote(target)).exists():
+                dead.append(f"{page.relative_to(ROOT)}: {target}")
+    assert not dead
 
 
 def test_manifest_examples_are_valid() -> None:
