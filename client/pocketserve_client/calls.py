@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -24,6 +25,7 @@ from pocketserve_client.errors import (
     PocketserveError,
     ServerError,
     ServerUnreachableError,
+    ShuttingDownError,
 )
 from pocketserve_client.http import HttpPending, HttpTransport
 from pocketserve_client.inputs import RawInput
@@ -44,7 +46,9 @@ RETRY_EVERY_S: Final = 0.05  # to find a lost server; a refused connection on th
 GATEWAY_STATUS: Final = frozenset({500, 502, 503, 504})
 """What proxies say, without a code of ours, when a server behind them is gone; Ray Serve takes 500 for it."""
 
-LOST: Final = (ConnectionLostError, GatewayError)
+LOST: Final = (ConnectionLostError, GatewayError, ShuttingDownError)
+LostError = ConnectionLostError | GatewayError | ShuttingDownError
+log = logging.getLogger("pocketserve_client")
 FIRST_SHARE: Final = 0.5
 """Share of a call's time that the first server may take, so that some is left for the other one."""
 
@@ -80,7 +84,7 @@ def check_fallback(fallback: FallbackServer) -> FallbackServer:
 
 
 class RequestSender:
-    """Sends requests, for ``reconnect`` seconds again if they may be repeated and the connection was lost."""
+    """Sends requests; repeats them for ``reconnect`` seconds where they may be and the server was lost or ends."""
 
     def __init__(
         self, transport: Transport, reconnect: float, token_advice: str, fallback: SecondSender | None = None
@@ -107,13 +111,13 @@ class RequestSender:
         except PocketserveError as error:
             return fallback.send(request, begin, error)
 
-    def send_again(self, request: Request, error: ConnectionLostError | GatewayError) -> Answer:
-        """Repeat a request whose connection was lost, if it may be, until the server is back or the time is over.
+    def send_again(self, request: Request, error: LostError) -> Answer:
+        """Repeat a request whose server was lost, if it may be, until one is back or the time is over.
 
-        Behind a proxy that holds for inference alone: what else gets such an answer may have come to a stranger.
+        After an answer, that is for inference alone: a proxy's may be from a server that is not ours.
         """
-        deadline = time.monotonic() + self._reconnect
-        repeated = request.idempotent and (request.may_fall_back or not isinstance(error, GatewayError))
+        deadline = min(time.monotonic() + self._reconnect, request.deadline)
+        repeated = request.idempotent and (request.may_fall_back or isinstance(error, ConnectionLostError))
         while repeated and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(RETRY_EVERY_S, left))
             try:
@@ -123,8 +127,11 @@ class RequestSender:
         raise error
 
     def _send_once(self, request: Request) -> Answer:
+        begin = time.monotonic()
         try:
-            return check_answer(self.transport.send(request))
+            answer = self.transport.send(request)
+            log_exchange(request, answer, begin)
+            return check_answer(answer)
         except ServerError as error:
             raise self.advised(error) from None
 
@@ -133,6 +140,14 @@ class RequestSender:
         if not isinstance(error, ServerError) or error.code != "UNAUTHORIZED" or error.advice:
             return error
         return ServerError(error.status, error.code, error.message, self._token_advice)
+
+
+def log_exchange(request: Request, answer: Answer, begin: float) -> None:
+    """Log a request and its answer: neither contents nor parameters, which the query holds."""
+    if log.isEnabledFor(logging.DEBUG):
+        path = request.path.partition("?")[0]
+        milliseconds = 1000 * (time.monotonic() - begin)
+        log.debug("%s %s %d, %.1f ms, %d bytes", request.method, path, answer.status, milliseconds, len(answer.body))
 
 
 class SecondSender:
@@ -144,7 +159,7 @@ class SecondSender:
 
     def first_part(self, request: Request, begin: float) -> Request:
         """Return the request with the deadline that it has at the first server."""
-        return request._replace(deadline=begin + FIRST_SHARE * self._seconds)
+        return request._replace(deadline=begin + FIRST_SHARE * self._seconds_of(request))
 
     def mark_first(self, answer: Answer) -> Answer:
         """Return an answer as one of the first server."""
@@ -158,16 +173,23 @@ class SecondSender:
         """
         if not needs_other_server(error):
             raise error
+        deadline = min(begin + self._seconds_of(request), until)
         try:
-            answer = self.sender.send(request._replace(deadline=min(begin + self._seconds, until), idempotent=False))
+            answer = self.sender.send(request._replace(deadline=deadline, idempotent=False))
         except PocketserveError as second:
             error.add_note(f"nor did the fallback {self._url} answer: {second}")
             raise error from second
         return answer._replace(server=self._url)
 
+    def _seconds_of(self, request: Request) -> float:
+        return self._seconds if request.timeout is None else request.timeout
+
 
 class Call(Generic[T]):
-    """A request that was sent without waiting for its answer."""
+    """A request that was sent without waiting for its answer.
+
+    In asyncio it can be awaited; cancelling the task cancels the request.
+    """
 
     def __init__(self, sender: RequestSender, request: Request, decode: Callable[[Answer], T]) -> None:
         self._sender = sender
@@ -213,6 +235,19 @@ class Call(Generic[T]):
             raise self._outcome
         return self._decode(self._outcome)
 
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._wait_in_thread().__await__()
+
+    async def _wait_in_thread(self) -> T:
+        from pocketserve_client.aio.threads import run_in_thread  # late: it imports asyncio
+
+        future = run_in_thread(self.result)
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                run_in_thread(self.cancel)
+
     def _answer(self, timeout: float | None) -> Answer:
         if self._fallback is None:
             return self._answer_of_first(timeout)
@@ -226,10 +261,14 @@ class Call(Generic[T]):
             return self._fallback.send(self._request, self._begin, error, now + seconds)
 
     def _answer_of_first(self, timeout: float | None) -> Answer:
+        if timeout is None and self._request.timeout is not None:
+            timeout = self._request.seconds_left(self._request.timeout)
         try:
             if isinstance(self._pending, Exception):
                 raise self._pending
-            return check_answer(self._pending.result(timeout))
+            answer = self._pending.result(timeout)
+            log_exchange(self._request, answer, self._begin)
+            return check_answer(answer)
         except CancelledError:
             raise ServerError(499, "CANCELLED", "the request was cancelled before it was sent") from None
         except LOST as error:
@@ -259,8 +298,15 @@ def check_answer(answer: Answer) -> Answer:
         document = {}
     text = bytes(answer.body[:200]).decode("ascii", errors="replace").strip()
     message = document.get("error") or f"status {answer.status}: {text or 'nothing'}; is this a pocketserve server?"
-    kind = GatewayError if not document and answer.status in GATEWAY_STATUS else ServerError
-    raise kind(answer.status, str(document.get("code", "")), str(message))
+    code = str(document.get("code", ""))
+    raise _error_class(answer.status, code, document)(answer.status, code, str(message))
+
+
+def _error_class(status: int, code: str, document: Mapping[str, Any]) -> type[ServerError]:
+    if code == "SHUTTING_DOWN":
+        return ShuttingDownError
+    is_gateway = not document and status in GATEWAY_STATUS
+    return GatewayError if is_gateway else ServerError
 
 
 class ModelSequence:

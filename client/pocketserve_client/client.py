@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import numbers
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, overload
 from urllib.parse import quote, urlencode, urlsplit
 
 import numpy.typing as npt
@@ -30,13 +31,16 @@ from pocketserve_client.connection import MAX_ANSWER_BYTES
 from pocketserve_client.credentials import Credentials, find_credentials, find_state_dir
 from pocketserve_client.errors import AddressError, NotOurServerError, ServerError
 from pocketserve_client.http import DEFAULT_MAX_ANSWER_BYTES, DEFAULT_URL, HttpTransport
-from pocketserve_client.inputs import RawInput, raw_body, with_hint
+from pocketserve_client.inputs import Files, RawInput, is_list_of_files, raw_body, with_hint
 from pocketserve_client.socket import SocketTransport
 from pocketserve_client.transport import OCTETS, Answer, LabelledAnswer, Outputs, Picture, Request
 from pocketserve_wire import ApiError, oip, strict_json
 from pocketserve_wire.addresses import LOOPBACK, SOCKET_PORT
 from pocketserve_wire.files import run_file
 from pocketserve_wire.handshake import LEAST_MAX_FRAME
+
+FILES_AT_ONCE = 8
+"""Requests under way together for a list of files."""
 
 SHORTEST_S, LONGEST_S = 1e-3, 1e7
 """Of timeouts, in seconds; the operating system's own calls take little more."""
@@ -98,6 +102,9 @@ class Client:
         if self._sender.fallback is not None:
             self._sender.fallback.sender.transport.close()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({shown_url(self.url)!r})"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Client can neither be pickled nor copied: make one in each process")
 
@@ -117,13 +124,17 @@ class Client:
         """Return every version of every model: ``name``, ``version``, ``state`` and ``reason``, often empty."""
         return _objects(_document(self._send("POST", "/v2/repository/index", {"ready": ready_only})))
 
+    def models(self) -> list[str]:
+        """Return the names of all models, in the server's order."""
+        return list(dict.fromkeys(str(entry.get("name")) for entry in self.index()))
+
     def is_model_ready(self, model: str, version: str | None = None) -> bool:
         """Return whether a request to the model would be answered."""
         return self._ready(f"{_path(model, version)}/ready")
 
-    def model_metadata(self, model: str, version: str | None = None) -> dict[str, Any]:
-        """Return inputs, outputs and versions of a model."""
-        request = Request("GET", _path(model, version), may_fall_back=True)
+    def model_metadata(self, model: str, version: str | None = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return inputs, outputs and versions of a model; ``timeout`` as in :meth:`infer`."""
+        request = Request("GET", _path(model, version), may_fall_back=True).within(_own_timeout(timeout))
         return _object(_document(self._sender.send(request)))
 
     def model_interface(self, model: str, version: str | None = None) -> dict[str, Any]:
@@ -135,14 +146,16 @@ class Client:
         base = "/v2/models" if model is None else _path(model, version)
         return _objects(self._object("GET", f"{base}/stats").get("model_stats"))
 
-    def load(self, model: str, *, release: bool = False) -> None:
+    def load(self, model: str, *, release: bool = False, timeout: float | None = None) -> None:
         """Load a model, or load it anew after its files have changed.
 
         Args:
             release: forget first that its files are in quarantine, so that they are tried again.
+            timeout: as in :meth:`infer`; a large model may take longer than an answer.
         """
         content = {"parameters": {"release": True}} if release else {}
-        self._send("POST", f"/v2/repository/models/{_segment(model)}/load", content, idempotent=False)
+        path = f"/v2/repository/models/{_segment(model)}/load"
+        self._send("POST", path, content, idempotent=False, timeout=timeout)
 
     def unload(self, model: str) -> None:
         """Stop serving a model until it is loaded again."""
@@ -181,6 +194,7 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
         wait: float | None = None,
         datatypes: Mapping[str, str] | None = None,
+        timeout: float | None = None,
     ) -> Outputs:
         """Send tensors, get tensors; both travel as raw bytes.
 
@@ -192,6 +206,8 @@ class Client:
             wait: seconds that the request may wait for its turn, else DEADLINE_EXCEEDED.
             datatypes: ``BF16`` by input name, for arrays that do not tell it: floats are rounded, uint16 are the bits.
                 Arrays of ml_dtypes' bfloat16 tell it.
+            timeout: seconds for this call, in place of the client's, which None stands for. There is no call without
+                a limit.
 
         Returns:
             Arrays by output name; they share the answer's memory.
@@ -200,7 +216,8 @@ class Client:
             ServerError, ServerUnreachableError: no answer.
             TypeError: an input's elements have no datatype in the protocol.
         """
-        return _tensors(self._sender.send(_infer_request(model, inputs, outputs, version, parameters, wait, datatypes)))
+        request = _infer_request(model, inputs, outputs, version, parameters, wait, datatypes)
+        return _tensors(self._sender.send(request.within(_own_timeout(timeout))))
 
     def async_infer(
         self,
@@ -212,18 +229,94 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
         wait: float | None = None,
         datatypes: Mapping[str, str] | None = None,
+        timeout: float | None = None,
     ) -> Call[Outputs]:
         """Send tensors as :meth:`infer` does, without waiting for the answer.
 
         Over the socket any number of calls share the connection and their answers come in any order.
         """
         request = _infer_request(model, inputs, outputs, version, parameters, wait, datatypes)
-        return Call(self._sender, request, _tensors)
+        return Call(self._sender, request.within(_own_timeout(timeout)), _tensors)
 
+    @overload
+    def predict(
+        self,
+        model: str,
+        data: Files,
+        *,
+        top_k: int | None = ...,
+        threshold: float | None = ...,
+        version: str | None = ...,
+        annotate: Literal["both"] | None = ...,
+        parameters: Mapping[str, Any] | None = ...,
+        content_type: str = ...,
+        wait: float | None = ...,
+        timeout: float | None = ...,
+    ) -> list[LabelledAnswer]: ...
+    @overload
+    def predict(
+        self,
+        model: str,
+        data: Files,
+        *,
+        top_k: int | None = ...,
+        threshold: float | None = ...,
+        version: str | None = ...,
+        annotate: Literal["png", "jpeg"],
+        parameters: Mapping[str, Any] | None = ...,
+        content_type: str = ...,
+        wait: float | None = ...,
+        timeout: float | None = ...,
+    ) -> list[Picture]: ...
+    @overload
     def predict(
         self,
         model: str,
         data: RawInput,
+        *,
+        top_k: int | None = ...,
+        threshold: float | None = ...,
+        version: str | None = ...,
+        annotate: Literal["both"] | None = ...,
+        parameters: Mapping[str, Any] | None = ...,
+        content_type: str = ...,
+        wait: float | None = ...,
+        timeout: float | None = ...,
+    ) -> LabelledAnswer: ...
+    @overload
+    def predict(
+        self,
+        model: str,
+        data: RawInput,
+        *,
+        top_k: int | None = ...,
+        threshold: float | None = ...,
+        version: str | None = ...,
+        annotate: Literal["png", "jpeg"],
+        parameters: Mapping[str, Any] | None = ...,
+        content_type: str = ...,
+        wait: float | None = ...,
+        timeout: float | None = ...,
+    ) -> Picture: ...
+    @overload
+    def predict(
+        self,
+        model: str,
+        data: RawInput | Files,
+        *,
+        top_k: int | None = ...,
+        threshold: float | None = ...,
+        version: str | None = ...,
+        annotate: str | None,
+        parameters: Mapping[str, Any] | None = ...,
+        content_type: str = ...,
+        wait: float | None = ...,
+        timeout: float | None = ...,
+    ) -> Any: ...
+    def predict(
+        self,
+        model: str,
+        data: RawInput | Files,
         *,
         top_k: int | None = None,
         threshold: float | None = None,
@@ -232,6 +325,7 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
         content_type: str = OCTETS,
         wait: float | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Send raw input, get a labelled answer.
 
@@ -240,7 +334,8 @@ class Client:
                 image; a NumPy array, which is sent as such a file: the input tensor's values in their own shape (a
                 leading batch dimension of 1 may be missing), or uint8 of shape [height, width, 3] in RGB for a model
                 that takes pictures; a pandas DataFrame or Series, whose columns are the features; or a JSON-like
-                value: numbers, a dict of features by name, or a list of either. A ``str`` is a text.
+                value: numbers, a dict of features by name, or a list of either. A ``str`` is a text. A list of files,
+                of whichever form, is one request for each.
             top_k: entries of the answer at most.
             threshold: lowest score that is answered.
             annotate: ``png`` or ``jpeg`` asks for the picture with the answer drawn on it instead of the answer,
@@ -249,10 +344,11 @@ class Client:
                 ``stream`` or ``priority``.
             content_type: what the data is, for tasks that cannot tell it from the bytes.
             wait: seconds that the request may wait for its turn, else DEADLINE_EXCEEDED.
+            timeout: as in :meth:`infer`; of each request, where there are several.
 
         Returns:
             A dict of ``model``, ``version``, ``task``, ``predictions`` (a list) and ``timing_ms``; with ``png``
-            or ``jpeg`` the bytes of such a file.
+            or ``jpeg`` the bytes of such a file. For a list of files a list of these, in the same order.
 
         Raises:
             ServerError, ServerUnreachableError: no answer.
@@ -260,11 +356,86 @@ class Client:
             TypeError: the data is nothing of these.
         """
         query = {"top_k": top_k, "threshold": threshold, "version": version, "annotate": annotate, **(parameters or {})}
+        own = _own_timeout(timeout)
+        if is_list_of_files(data):
+            return self._predict_files(model, data, query, wait, content_type, own)
+        request = _predict_request(model, data, query, wait, content_type).within(own)
         try:
-            return _prediction(self._sender.send(_predict_request(model, data, query, wait, content_type)))
+            return _prediction(self._sender.send(request))
         except ServerError as error:
             raise with_hint(error, data) from None
 
+    def _predict_files(
+        self,
+        model: str,
+        files: Files,
+        query: Mapping[str, Any],
+        wait: float | None,
+        content_type: str,
+        timeout: float | None,
+    ) -> list[Any]:
+        """Send files, several at a time but the steps of a sequence; the first failure ends it."""
+        at_once = 1 if query.get("sequence_id") is not None else FILES_AT_ONCE
+        calls: deque[Call[Any]] = deque()
+        answers = []
+        try:
+            for file in files:
+                if len(calls) == at_once:
+                    answers.append(calls.popleft().result())
+                request = _predict_request(model, file, query, wait, content_type).within(timeout)
+                calls.append(Call(self._sender, request, _prediction))
+            while calls:
+                answers.append(calls.popleft().result())
+            return answers
+        finally:
+            for call in calls:
+                call.cancel()
+
+    @overload
+    def async_predict(
+        self,
+        model: str,
+        data: RawInput,
+        *,
+        top_k: int | None = ...,
+        threshold: float | None = ...,
+        version: str | None = ...,
+        annotate: Literal["both"] | None = ...,
+        parameters: Mapping[str, Any] | None = ...,
+        content_type: str = ...,
+        wait: float | None = ...,
+        timeout: float | None = ...,
+    ) -> Call[LabelledAnswer]: ...
+    @overload
+    def async_predict(
+        self,
+        model: str,
+        data: RawInput,
+        *,
+        top_k: int | None = ...,
+        threshold: float | None = ...,
+        version: str | None = ...,
+        annotate: Literal["png", "jpeg"],
+        parameters: Mapping[str, Any] | None = ...,
+        content_type: str = ...,
+        wait: float | None = ...,
+        timeout: float | None = ...,
+    ) -> Call[Picture]: ...
+    @overload
+    def async_predict(
+        self,
+        model: str,
+        data: RawInput,
+        *,
+        top_k: int | None = ...,
+        threshold: float | None = ...,
+        version: str | None = ...,
+        annotate: str | None,
+        parameters: Mapping[str, Any] | None = ...,
+        content_type: str = ...,
+        wait: float | None = ...,
+        timeout: float | None = ...,
+    ) -> Call[Any]: ...
     def async_predict(
         self,
         model: str,
@@ -277,10 +448,12 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
         content_type: str = OCTETS,
         wait: float | None = None,
+        timeout: float | None = None,
     ) -> Call[Any]:
-        """Send raw input as :meth:`predict` does, without waiting for the answer."""
+        """Send raw input as :meth:`predict` does, but for lists of files, without waiting for the answer."""
         query = {"top_k": top_k, "threshold": threshold, "version": version, "annotate": annotate, **(parameters or {})}
-        return Call(self._sender, _predict_request(model, data, query, wait, content_type), _prediction)
+        request = _predict_request(model, data, query, wait, content_type)
+        return Call(self._sender, request.within(_own_timeout(timeout)), _prediction)
 
     def sequence(
         self, model: str, *, sequence_id: int | str | None = None, version: str | None = None
@@ -300,9 +473,12 @@ class Client:
             return False
         return True
 
-    def _send(self, method: str, path: str, content: Any = None, *, idempotent: bool = True) -> Answer:
+    def _send(
+        self, method: str, path: str, content: Any = None, *, idempotent: bool = True, timeout: float | None = None
+    ) -> Answer:
         body = b"" if content is None else strict_json.dumps(content)
-        return self._sender.send(Request(method, path, [body] if body else [], len(body), idempotent=idempotent))
+        request = Request(method, path, [body] if body else [], len(body), idempotent=idempotent)
+        return self._sender.send(request.within(_own_timeout(timeout)))
 
     def _object(self, method: str, path: str, content: Any = None, *, idempotent: bool = True) -> dict[str, Any]:
         return _object(_document(self._send(method, path, content, idempotent=idempotent)))
@@ -312,6 +488,17 @@ def _seconds(name: str, value: float, least: float) -> float:
     if not isinstance(value, numbers.Real) or not least <= float(value) <= LONGEST_S:  # NumPy's are Real, too
         raise ValueError(f"{name} must be a number of seconds from {least:g} to {LONGEST_S:,.0f}, not {value!r}")
     return float(value)
+
+
+def _own_timeout(timeout: float | None) -> float | None:
+    """Return the timeout of one call; None leaves it to the client's."""
+    return None if timeout is None else _seconds("timeout", timeout, SHORTEST_S)
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without the name and password in it."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _bytes(name: str, value: int) -> int:

@@ -57,5 +57,9 @@ class ServerError(PocketserveError):
         return code.retryable if code is not None else self.status in (429, 503)
 
 
+class ShuttingDownError(ServerError):
+    """The server refused a request since it is about to end. Another one may take its place, as in a reload."""
+
+
 class GatewayError(ServerError):
     """A proxy in front of the server answered instead of it: it has lost the server, which may have run the request."""

@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeGuard
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from pocketserve_client.arrays import Array
 from pocketserve_client.errors import ServerError
 from pocketserve_wire import strict_json
 
+File = bytes | bytearray | memoryview | Path | BinaryIO
+Files = list[Path] | list[bytes] | list[BinaryIO] | list[File] | tuple[File, ...]
 RawInput = bytes | bytearray | memoryview | str | Path | BinaryIO | Sequence[Any] | Mapping[str, Any] | Array
 
 MAX_FILE_NAME: Final = 4096
@@ -42,6 +44,16 @@ def raw_body(data: RawInput) -> bytes | memoryview:
         return strict_json.dumps(data)
     except TypeError:
         return strict_json.dumps(_plain(data))
+
+
+def is_list_of_files(data: RawInput | Files) -> TypeGuard[Files]:
+    """Return whether data is a list of files or pictures, each of which is a request."""
+    return isinstance(data, list | tuple) and len(data) > 0 and all(map(_is_file, data))
+
+
+def _is_file(item: Any) -> bool:
+    is_plain = isinstance(item, Path | bytes | bytearray | memoryview)
+    return is_plain or hasattr(item, "read") or callable(getattr(item, "getexif", None))
 
 
 def with_hint(error: ServerError, data: RawInput) -> ServerError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from pocketserve_client.arrays import Array
 
@@ -26,10 +26,20 @@ class Request(NamedTuple):
     idempotent: bool = True  # it may be sent again when its connection was lost
     may_fall_back: bool = False  # another server with the same models may answer it
     deadline: float = math.inf  # monotonic time by which its answer is no longer waited for
+    timeout: float | None = None  # seconds, in place of the client's
 
     def seconds_left(self, most: float) -> float:
-        """Return the seconds until its deadline, up to so many; a little above 0 when it is over."""
-        return most if self.deadline == math.inf else max(LEAST_S, min(most, self.deadline - time.monotonic()))
+        """Return the seconds until its deadline, up to its timeout or so many; a little above 0 when it is over."""
+        limit = most if self.timeout is None else self.timeout
+        if self.deadline == math.inf:
+            return limit
+        return max(LEAST_S, min(limit, self.deadline - time.monotonic()))
+
+    def within(self, timeout: float | None) -> Request:
+        """Return the request with a timeout of its own, which begins now; None leaves it to the client."""
+        if timeout is None:
+            return self
+        return self._replace(timeout=timeout, deadline=time.monotonic() + timeout)
 
     @property
     def body_length(self) -> int:
@@ -54,9 +64,19 @@ class Outputs(dict[str, Array]):
 
 
 class LabelledAnswer(dict[str, Any]):
-    """An answer to raw input; ``server`` as in :class:`Outputs`."""
+    """An answer to raw input; ``server`` as in :class:`Outputs`. Type checkers know its keys."""
 
     server: str = ""
+
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]  # a dict takes any key; a misspelt one is a fault here
+        def __getitem__(self, key: Literal["model", "version", "task", "picture"]) -> str: ...
+        @overload
+        def __getitem__(self, key: Literal["predictions"]) -> list[Any]: ...
+        @overload
+        def __getitem__(self, key: Literal["timing_ms"]) -> dict[str, float]: ...
+        def __getitem__(self, key: Any) -> Any: ...
 
 
 class Picture(bytes):

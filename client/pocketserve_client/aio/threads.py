@@ -1,0 +1,43 @@
+"""Blocking functions on threads of their own, awaited from asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def run_in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Run a function on a thread of its own; return a future of the running event loop.
+
+    The thread is a daemon: a program ends without waiting for an answer that nobody awaits any more, unlike with the
+    loop's own executor, whose few threads others need, too.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = function()
+        except BaseException as error:
+            _hand_over(loop, future.set_exception, future, error)
+        else:
+            _hand_over(loop, future.set_result, future, result)
+
+    threading.Thread(target=run, name="pocketserve-client-await", daemon=True).start()
+    return future
+
+
+def _hand_over(
+    loop: asyncio.AbstractEventLoop, setter: Callable[[Any], None], future: asyncio.Future[Any], value: Any
+) -> None:
+    def set_unless_cancelled() -> None:
+        if not future.done():
+            setter(value)
+
+    with suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(set_unless_cancelled)
