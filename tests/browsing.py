@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
 import io
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,35 @@ ROUNDS = 10
 def launch(playwright: Playwright, *arguments: str) -> Browser:
     """Start Chromium; where none is installed, it is fetched first."""
     return playwright.chromium.launch(executable_path=tool().provide("chromium"), args=[*ARGUMENTS, *arguments])
+
+
+@contextmanager
+def pages(contents: Mapping[str, tuple[str, str]], port: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """Another app's HTTP server: texts with their types by path; yields its port, and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            text, kind = contents.get(self.path.partition("?")[0], ("", ""))
+            self.send_response(200 if kind else 404)
+            self.send_header("Content-Type", kind or "text/plain")
+            self.send_header("Service-Worker-Allowed", "/")
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        try:
+            yield running.server_address[1], asked
+        finally:
+            running.shutdown()
+            thread.join(LIMIT_MS / 1000)
 
 
 def two_frames(picture: bytes, size: tuple[int, int] = (640, 480)) -> bytes:

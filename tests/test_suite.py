@@ -55,10 +55,10 @@ def test_what_must_pass_includes_all_tests() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     [parts] = re.findall(r"^test-all: (.*)$", makefile, re.MULTILINE)
     [steps] = re.findall(r"^steps=\((.*)\)", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
-    assert steps.split() == ["check", "demo", *parts.split()]
+    assert steps.split() == ["check", "docs", "demo", *parts.split()]
 
 
-@pytest.mark.parametrize("failing", ["", "demo"], ids=["all pass", "one fails"])
+@pytest.mark.parametrize("failing", ["", "docs"], ids=["all pass", "one fails"])
 def test_what_must_pass_prints_seconds_and_flaky_tests(tmp_path: Path, failing: str) -> None:
     """Also if a step fails, which ends it; later steps do not run."""
     make = f'#!/bin/sh\necho "$1: test_a.py::test_it" >> "$FLAKY_TESTS_FILE"\n[ "$1" != "{failing}" ]\n'

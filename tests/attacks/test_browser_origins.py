@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_web_browser import pages
 
-from browsing import launch
+from browsing import launch, pages
 from conftest import MODELS, StartServer
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from browser_tool import tool
-from browsing import launch, ticket, visit
+from browsing import launch, pages, ticket, visit
 from conftest import Server, StartServer
 from ports import free_port
 
@@ -76,35 +76,6 @@ self.addEventListener("fetch", (event) => {
   if (event.request.mode === "navigate") event.respondWith(page());
 });
 """
-
-
-@contextmanager
-def pages(contents: Mapping[str, tuple[str, str]], port: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """Another app's HTTP server: texts with their types by path; yields its port, and the paths asked for."""
-    asked: list[str] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            text, kind = contents.get(self.path.partition("?")[0], ("", ""))
-            self.send_response(200 if kind else 404)
-            self.send_header("Content-Type", kind or "text/plain")
-            self.send_header("Service-Worker-Allowed", "/")
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        try:
-            yield running.server_address[1], asked
-        finally:
-            running.shutdown()
-            thread.join(START_S)
 
 
 def chromium(profile: Path, *arguments: str) -> list[str]:
