@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, Server, StartServer
-from http_running import LONG, WAIT_S, ModelHandle, Start, ask, http_servers, is_closed, send, until
+from http_running import LONG, TOKEN, WAIT_S, ModelHandle, Start, ask, http_servers, is_closed, send, until
 from pocketserve.transports.http.connections import HttpTimeouts
 from pocketserve.transports.http.server import MAX_UNAUTHENTICATED
 
-PATIENT = HttpTimeouts(LONG, LONG, LONG, LONG)
+PATIENT = HttpTimeouts(LONG, LONG, LONG, LONG, LONG)
+IMPATIENT = PATIENT._replace(newcomer=0.0)
+BURST = 500
 HEALTH = b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 BOMB = gzip.compress(bytes(60_000_000))
 
@@ -82,7 +84,7 @@ def test_strangers_that_are_answered_give_way(start: Start) -> None:
 
 
 def test_strangers_never_have_more_places_than_theirs(start: Start) -> None:
-    running = start(PATIENT, maximum=MAX_UNAUTHENTICATED + 8)
+    running = start(IMPATIENT, maximum=MAX_UNAUTHENTICATED + 8)
     with ExitStack() as stack:
         friend = stack.enter_context(running.connect())
         assert ask(friend).endswith(b"hello")
@@ -92,6 +94,42 @@ def test_strangers_never_have_more_places_than_theirs(start: Start) -> None:
             assert ask(honest).endswith(b"hello")
             assert sum(not channel.authenticated for channel in running.channels) <= MAX_UNAUTHENTICATED
         assert ask(friend).endswith(b"hello")
+
+
+@pytest.mark.parametrize("token", [TOKEN, None])
+def test_a_burst_of_connections_is_answered(start: Start, token: str | None) -> None:
+    """Node's HTTP client opens as many connections as there are requests, and then sends on each."""
+    running = start(PATIENT, maximum=512)
+    with ExitStack() as stack:
+        connections = [stack.enter_context(running.connect()) for _ in range(BURST)]
+        for connection in connections:
+            send(connection, "/", token)
+        for connection in connections:
+            assert connection.recv(65536).endswith(b"hello")
+    assert len(running.asked) == BURST
+
+
+def test_a_burst_ends_with_the_newcomers_time(start: Start) -> None:
+    """Silent connections beyond their share are closed once they are no newcomers any more."""
+    running = start(PATIENT, maximum=512)
+    with ExitStack() as stack:
+        for _ in range(MAX_UNAUTHENTICATED + 40):
+            stack.enter_context(running.connect())
+        until(lambda: len(running.channels) == MAX_UNAUTHENTICATED + 40)
+        running.hurry(IMPATIENT)
+        until(lambda: len(running.channels) <= MAX_UNAUTHENTICATED)
+
+
+def test_parts_of_requests_are_limited_at_once(start: Start) -> None:
+    """Their bytes take memory, so that they are no newcomers."""
+    running = start(PATIENT, maximum=512)
+    with ExitStack() as stack:
+        for _ in range(MAX_UNAUTHENTICATED + 40):
+            push(stack.enter_context(running.connect()), b"GET / HTTP/1.1\r\nX: ")
+        with running.connect() as honest:
+            assert ask(honest).endswith(b"hello")
+        partial = [channel for channel in running.channels if channel.request is not None]
+        assert len(partial) <= MAX_UNAUTHENTICATED + 1
 
 
 def test_empty_lines_are_no_requests(start: Start) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+from collections import Counter
 
 import pytest
 
-from framed import Framed
+from framed import ClosedError, Framed
+from pocketserve.transports.socket.server import MAX_HANDSHAKES
 from pocketserve_wire.errors import ConnectionFault
 from pocketserve_wire.frames import HEADER, Frame, FrameType, encode_frame, json_frame
 from pocketserve_wire.handshake import ClientHandshake
@@ -244,7 +246,7 @@ def test_drops_of_bytes_do_not_buy_time(local, until):
 
 
 def test_the_oldest_stranger_gives_way(server):
-    crowd = [Framed(server.socket_port, server.token, greet=False) for _ in range(8)]
+    crowd = [Framed(server.socket_port, server.token, greet=False) for _ in range(MAX_HANDSHAKES)]
     try:
         with server.connect() as connection:
             assert connection.call("GET /v2").status == 200
@@ -254,6 +256,24 @@ def test_the_oldest_stranger_gives_way(server):
     finally:
         for connection in crowd:
             connection.close()
+
+
+def test_a_burst_of_connections_is_answered(local):
+    """A program may open all its connections before it says anything on them; those too many are refused in words."""
+    server = local({"handshake": 600.0}, socket_connections=40)
+    burst = [server.connect(greet=False) for _ in range(500)]
+    answers = Counter()
+    try:
+        for connection in burst:
+            try:
+                connection.greet()
+                answers[connection.call("GET /v2").status] += 1
+            except ClosedError as closed:
+                answers[closed.fault] += 1
+    finally:
+        for connection in burst:
+            connection.close()
+    assert answers == {200: 40, ConnectionFault.TOO_MANY_CONNECTIONS: 460}
 
 
 def test_no_more_connections_than_set(local, until):

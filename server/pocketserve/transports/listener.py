@@ -11,7 +11,7 @@ from typing import Final
 
 LOOK_EVERY_S: Final = 0.1  # pause between tries to bind a port
 RESERVED: Final = 64  # open files for all but lasting connections: models, trials, listeners, short connections
-BACKLOG: Final = 64  # connections that wait to be accepted, where a transport does not say more
+BACKLOG: Final = 512  # connections that wait to be accepted: a burst of one program; the system may hold fewer
 
 log = logging.getLogger(__name__)
 

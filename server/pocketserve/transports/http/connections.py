@@ -39,6 +39,7 @@ class HttpTimeouts(NamedTuple):
     idle: float = 120.0  # with the token, since something was sent or answered last
     reader: float = 10.0  # with answers that the client does not take
     lingering: float = 5.0  # after the last answer, while a refused body is still coming
+    newcomer: float = 2.0  # without the token, since it was opened, where there are more than their share of these
 
 
 DEFAULT_TIMEOUTS: Final = HttpTimeouts()
@@ -78,6 +79,13 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def has_unread_input(self) -> bool:
         """Return whether bytes came that this turn of the loop will read: they may hold the token."""
         return not self.lingering and self.readable() and self._has_input()
+
+    def is_newcomer(self, timeouts: HttpTimeouts) -> bool:
+        """Return whether it is so new that an honest client may not have sent its request, or read its answer, yet.
+
+        One that has sent a part of a request is not: its bytes take memory.
+        """
+        return self.request is None and time.monotonic() < self._quiet_since + timeouts.newcomer
 
     def deadline(self, timeouts: HttpTimeouts) -> float:
         """Return the monotonic clock's time at which it is to be closed; infinite while the server is at work."""

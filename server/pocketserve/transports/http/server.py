@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from operator import attrgetter
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from pocketserve_wire import limits
 
 SHARE: Final = 0.6  # of the files that may be open for connections, the part for HTTP; the rest is the socket's
 RESCAN_S: Final = 1.0  # how often all connections are checked while there is traffic
-MAX_UNAUTHENTICATED: Final = 128  # connections without the token: their headers and bodies take at most 36 KiB each
+MAX_UNAUTHENTICATED: Final = 128  # lasting connections without the token: each takes at most 36 KiB
 ACCEPTS: Final = MAX_UNAUTHENTICATED // 2  # connections between two readings: each is read before it may be evicted
 ACCEPT_AGAIN_S: Final = 1.0  # how long nobody is taken in after the system had no descriptor left
 
@@ -36,6 +37,15 @@ class _Adjustments(Adjustments):  # type: ignore[misc]  # waitress has no types
     """waitress looks up the host that it would listen on, even if it is given a socket; ``*`` needs no look-up."""
 
     host = "*"
+
+
+def _next_silent(candidates: deque[Channel]) -> Channel | None:
+    """Take the next connection from which no byte has come that is still to be read; None where there is none."""
+    while candidates:
+        channel = candidates.popleft()
+        if not channel.has_unread_input:
+            return channel
+    return None
 
 
 class HttpServer(TcpWSGIServer):  # type: ignore[misc]
@@ -73,7 +83,6 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         self.timeouts, self.traffic = timeouts, traffic or Traffic()
         self.lingering: dict[Channel, None] = {}
         self._max_connections = affordable(config.max_connections, SHARE, "max_connections")
-        self._max_free = min(self._max_connections, MAX_UNAUTHENTICATED)
         self._ending = threading.Lock()
         adjustments = _Adjustments(
             sockets=[listener],
@@ -135,27 +144,52 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
         if not self.accepting or time.monotonic() < self._accept_at:
             return False
         channels = self.active_channels
-        return len(channels) < self._max_free or any(channel.evictable for channel in channels.values())
+        return len(channels) < self._max_connections or any(channel.evictable for channel in channels.values())
 
     def handle_accept(self) -> None:
-        """Accept some connections, each for a free place or for one that is evicted."""
+        """Accept some connections, each for a free place or for one that is evicted.
+
+        An honest program may open many connections before it sends on any of them. So connections without the token
+        may take all places while they are new, and only their share of them later.
+        """
         channels = list(self.active_channels.values())
         unauthenticated = [channel for channel in channels if not channel.authenticated]
-        free = max(0, min(self._max_connections - len(channels), MAX_UNAUTHENTICATED - len(unauthenticated)))
+        free = max(0, self._max_connections - len(channels))
+        share = MAX_UNAUTHENTICATED - len(unauthenticated)
         # One with the token is evicted only for one that nothing else makes room for.
         accepts = ACCEPTS if unauthenticated else min(ACCEPTS, free + 1)
-        candidates = sorted((c for c in unauthenticated or channels if c.evictable), key=attrgetter("eviction_order"))
-        silent = (channel for channel in candidates if not channel.has_unread_input)
+        candidates = self._eviction_candidates(unauthenticated or channels)
         evicted: list[Channel] = []
-        for place in range(accepts):
-            candidate = next(silent, None) if place >= free else None
-            if (place >= free and candidate is None) or not self._accept():
+        for count in range(accepts):
+            candidate = None
+            if count >= free:
+                candidate = _next_silent(candidates)
+                if candidate is None:
+                    break
+            elif count >= share and candidates and not candidates[0].is_newcomer(self.timeouts):
+                candidate = _next_silent(candidates)
+            if not self._accept():
                 break
             if candidate is not None:
                 evicted.append(candidate)
         # Not before: a new one would get the descriptor, and with it an event that was meant for the other.
         for channel in evicted:
             channel.reset()
+
+    def _eviction_candidates(self, channels: list[Channel]) -> deque[Channel]:
+        evictable = [channel for channel in channels if channel.evictable]
+        evictable.sort(key=attrgetter("eviction_order"))
+        return deque(evictable)
+
+    def _evict_surplus(self) -> None:
+        """Close what connections without the token hold beyond their share, but for the newest."""
+        unauthenticated = [channel for channel in self.active_channels.values() if not channel.authenticated]
+        surplus = len(unauthenticated) - MAX_UNAUTHENTICATED
+        candidates = self._eviction_candidates(unauthenticated) if surplus > 0 else ()
+        for channel in candidates:
+            if surplus > 0 and not (channel.is_newcomer(self.timeouts) or channel.has_unread_input):
+                channel.reset()
+                surplus -= 1
 
     def _accept(self) -> bool:
         """Accept one connection; return whether there was one."""
@@ -196,6 +230,7 @@ class HttpServer(TcpWSGIServer):  # type: ignore[misc]
             for channel in list(self.active_channels.values()):
                 if channel.deadline(self.timeouts) <= now:
                     channel.reset()
+            self._evict_surplus()
             deadlines = [channel.deadline(self.timeouts) for channel in list(self.active_channels.values())]
             self._scanned, self._scan_at = now, min(deadlines, default=math.inf)
         else:

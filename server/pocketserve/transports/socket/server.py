@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_HANDSHAKES: Final = 8
-"""Connections in the handshake; the oldest is evicted for one more."""
+MAX_HANDSHAKES: Final = 64
+"""Connections in the handshake: a burst of one program. The oldest is told to come back, for one more."""
 
 ACCEPT_AGAIN_S: Final = 1.0
 """How long no connection is taken after the system had no descriptor left for one."""
