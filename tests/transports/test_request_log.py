@@ -22,7 +22,7 @@ import requests
 
 from conftest import MODELS, Server, StartServer
 from pocketserve.cli.log_output import JsonLogFormatter, LogFormatter, LogHandler
-from pocketserve.transports.request_log import STRANGERS_A_SECOND, RequestLog
+from pocketserve.transports.request_log import STRANGERS_A_SECOND, RequestLog, read_trace_id
 from pocketserve_client import Client
 from pocketserve_client.errors import ServerError
 
@@ -81,6 +81,58 @@ def test_each_request_of_both_transports_has_a_line_and_no_secret_is_in_it(new_s
     text = server.log.read_text()
     assert SECRET not in text
     assert str(server.token) not in text
+
+
+ROW = {"name": "features", "datatype": "FP32", "shape": [1, 3], "data": [5.1, 3.5, 1.4]}
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_ids_of_a_request_are_logged_and_answered(new_server: StartServer, form: str) -> None:
+    server = new_server(MODELS, "--request-log", "on", "--log-format", form)
+    headers = {"X-Request-Id": "order-7/a:b", "traceparent": PARENT}
+    for number in range(2):  # the second request is compiled
+        body = {"id": f"infer-{number}", "inputs": [ROW]}
+        answer = server.call("POST", "/v2/models/petals/infer", json=body, headers=headers)
+        assert answer.headers["X-Request-Id"] == "order-7/a:b"
+        assert answer.json()["id"] == f"infer-{number}"
+    refused = server.call("POST", "/predictions/nothing", data=b"[1]", headers=headers)
+    assert refused.status_code == 404 and refused.headers["X-Request-Id"] == "order-7/a:b"
+    large = server.session.post(f"{server.url}/v2/models/petals/infer", data=b" " * 5000, headers=headers)
+    assert large.status_code == 401 and large.headers["X-Request-Id"] == "order-7/a:b"
+    with server.connect() as connection:
+        connection.call("POST /v2/models/petals/infer", json.dumps({"id": "by socket", "inputs": [ROW]}).encode())
+    server.stop()
+    log = server.log.read_text()
+    if form == "text":
+        assert f"B out, request_id order-7/a:b, trace_id {TRACE}, id infer-1" in log
+        assert "B out, id by%20socket" in log
+        return
+    lines = [line for line in fields(server) if line["method"] == "POST"]
+    ids = [(line.get("request_id"), line.get("trace_id"), line.get("id")) for line in lines]
+    own = ("order-7/a:b", TRACE)
+    assert ids == [
+        (*own, "infer-0"),
+        (*own, "infer-1"),
+        (*own, None),
+        (None, None, None),
+        (None, None, "by%20socket"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "a" * 129, "a b", "a;b", "\xe4", "<script>"])
+def test_request_ids_that_are_not_repeated(server: Server, name: str) -> None:
+    answer = server.call("GET", "/v2", headers={"X-Request-Id": name.encode("latin-1")})
+    assert answer.status_code == 200 and "X-Request-Id" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", f"00-{TRACE}", PARENT.upper(), f"00-{TRACE[:-1]}-00f067aa0ba902b7-01", PARENT + "\n"]
+)
+def test_traces_that_are_not_logged(text: str) -> None:
+    assert read_trace_id(PARENT) == TRACE
+    assert read_trace_id(text) == ""
 
 
 def test_refusals_without_the_token_have_lines(new_server: StartServer) -> None:

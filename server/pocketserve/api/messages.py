@@ -37,6 +37,7 @@ class ApiRequest:
         received: the monotonic clock's time of its arrival, which orders the requests of a stream.
         execute: has a thread of the transport run a job for this request; set before it is dispatched.
         keeps_thread: that thread may run the next request's model after this one's.
+        client_id: the id that the client gave it in its body, for the log; set by the handler.
     """
 
     path: Mapping[str, str] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class ApiRequest:
     received: float | None = None
     execute: Execute | None = None
     keeps_thread: bool = False
+    client_id: str = ""
 
 
 @dataclass(slots=True, eq=False, repr=False)

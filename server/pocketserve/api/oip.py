@@ -96,9 +96,11 @@ def infer(service: Service, request: ApiRequest) -> InferenceCall:
     """
     template = oip.find_template(request.body, request.json_length)
     if template is not None and template.all_raw and not request.query and "task" not in template.parameters:
+        request.client_id = template.id
         return inference_call(service, request, EncodedPayload(template, request.body), template.parameters, _answer)
     service.require(request.path["model"], request.path.get("version"))
     decoded = oip.decode_infer_request(request.body, request.json_length)
+    request.client_id = decoded.id
     # A raw body has no parameters of its own, so the query string may hold them.
     parameters = decoded.parameters | waiting_parameters(request) if request.query else decoded.parameters
     respond = partial(_encode, decoded)

@@ -6,7 +6,8 @@ import logging
 import re
 import threading
 import time
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 from urllib.parse import quote
 
 log = logging.getLogger(__name__)
@@ -20,9 +21,25 @@ STRANGERS_A_SECOND: Final = 20
 MAX_PATH: Final = 256
 """Bytes of a path that are shown: longer ones lead nowhere."""
 
+MAX_ID: Final = 128
+"""Characters of an id that are shown."""
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
+_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.{0,256})?")
 _LONG_SEGMENT = re.compile("([^/]{16})[^/]{25,}")  # tokens have 43 letters
 _METHOD = re.compile("[A-Z]{1,16}")
 _SAFE = "/:@!$&'()*+,;=-._~"  # RFC 3986, section 3.3: what stands in a path as it is
+
+
+def read_request_id(text: str | None) -> str:
+    """Return the id in an ``X-Request-Id`` header; empty where there is none that may be repeated."""
+    return text if text is not None and _REQUEST_ID.fullmatch(text) else ""
+
+
+def read_trace_id(text: str | None) -> str:
+    """Return the trace in a ``traceparent`` header (W3C Trace Context); empty where there is none."""
+    match = _TRACE_PARENT.fullmatch(text) if text is not None else None
+    return match[1] if match is not None else ""
 
 
 class RequestLog:
@@ -45,6 +62,7 @@ class RequestLog:
         bytes_in: int,
         bytes_out: int,
         trusted: bool = True,
+        ids: Mapping[str, str] | None = None,
     ) -> None:
         """Write a request's line.
 
@@ -54,11 +72,12 @@ class RequestLog:
             started: when it came, by the monotonic clock.
             bytes_in, bytes_out: of the bodies, as they were sent.
             trusted: it came with the token.
+            ids: by which the client finds the request, by name; logged with the token only.
         """
         now = time.monotonic()
         if not (trusted or self._has_room(int(now))):
             return
-        fields = {
+        fields: dict[str, Any] = {
             "transport": transport,
             "method": method if _METHOD.fullmatch(method) else "-",
             "path": _path_text(path.encode("latin-1", "replace"), status),
@@ -68,7 +87,12 @@ class RequestLog:
             "bytes_in": bytes_in,
             "bytes_out": bytes_out,
         }
-        log.info(LINE, fields)
+        line = LINE
+        for name, value in (ids or {}).items():
+            if trusted and value:
+                fields[name] = quote(value[:MAX_ID], _SAFE)
+                line += f", {name} %({name})s"
+        log.info(line, fields)
 
     def _has_room(self, second: int) -> bool:
         """Return whether one more request without the token gets a line; tell how many got none."""

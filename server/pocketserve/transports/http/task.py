@@ -12,6 +12,7 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from pocketserve.api.messages import error_response
 from pocketserve.transports.http.body import MAX_JOINED, MemoryBuffer
 from pocketserve.transports.http.wsgi import LINE_END, status_line
+from pocketserve.transports.request_log import read_request_id
 from pocketserve_wire import ApiError, ErrorCode
 
 _CODES = {
@@ -60,9 +61,11 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]
         self._log(status, len(body))
         self.status = status_line(status)
         origins = self.channel.adj.guard.origins
+        request_id = read_request_id(self.request.headers.get("X_REQUEST_ID"))
         self.response_headers = [
             *answer.headers.items(),
             *origins.response_headers(self.request.headers.get("ORIGIN")).items(),
+            *([("X-Request-Id", request_id)] if request_id else []),
             ("Content-Type", answer.content_type),
             ("Connection", "close"),
         ]

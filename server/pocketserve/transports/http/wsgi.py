@@ -12,6 +12,7 @@ from pocketserve.api.messages import JSON, ApiRequest, ApiResponse, Route
 from pocketserve.auth.guard import PAGE, Guard
 from pocketserve.service import Service
 from pocketserve.transports.http import compression
+from pocketserve.transports.request_log import read_request_id, read_trace_id
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.oip import parse_json_length
 
@@ -37,7 +38,7 @@ def respond(
     log_request = service.traffic.log_request
     started = 0.0 if log_request is None else time.monotonic()
     route = None if isinstance(match, ApiError) else match.route
-    admitted, trusted = None, False
+    admitted, trusted, client_id = None, False, ""
     try:
         trusted = _check_access(guard, route, environ)
         if isinstance(match, ApiError):
@@ -48,18 +49,21 @@ def respond(
         answer = dispatch.failure(error, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
     else:
         answer = dispatch.answer_request(service, admitted, request)
+        client_id = request.client_id
     try:
         headers, chunks = _encode_response(answer, environ)
     except Exception as error:  # there was no memory to compress it
         answer = dispatch.failure(error, "encoding an answer")
         headers, chunks = _encode_response(answer, {})
+    if request_id := read_request_id(environ.get("HTTP_X_REQUEST_ID")):
+        headers["X-Request-Id"] = request_id
     if guard.origins:
         headers |= guard.origins.response_headers(environ.get("HTTP_ORIGIN"), headers.get("Vary", ""))
     service.traffic.count("http", admitted, answer.status)
     if log_request is not None:
         model = "" if isinstance(match, ApiError) else match.path.get("model", "")
         size = 0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, chunks))
-        log_answer(service, environ, answer.status, started, size, model, trusted=trusted)
+        log_answer(service, environ, answer.status, started, size, model, trusted=trusted, client_id=client_id)
     return status_line(answer.status), headers, chunks
 
 
@@ -72,6 +76,7 @@ def log_answer(
     model: str = "",
     *,
     trusted: bool = False,
+    client_id: str = "",
 ) -> None:
     """Write a request's line, where they are written.
 
@@ -79,6 +84,7 @@ def log_answer(
         started: the monotonic clock's time of the request's arrival.
         size: bytes of the answer's body.
         trusted: it came with the token.
+        client_id: that of the body.
     """
     if service.traffic.log_request is not None:
         service.traffic.log_request(
@@ -91,6 +97,11 @@ def log_answer(
             bytes_in=len(environ["wsgi.input"].getbuffer()),
             bytes_out=size,
             trusted=trusted,
+            ids={
+                "request_id": read_request_id(environ.get("HTTP_X_REQUEST_ID")),
+                "trace_id": read_trace_id(environ.get("HTTP_TRACEPARENT")),
+                "id": client_id,
+            },
         )
 
 

@@ -58,6 +58,7 @@ class Exchange(ApiRequest):
         self.frame = frame
         self.thread = thread
         self.received = received
+        self.client_id = ""
         self.cancellation = Cancellation()
         self.execute, self.keeps_thread = connection.execute, True
         try:
@@ -115,6 +116,7 @@ class Exchange(ApiRequest):
                 started=self.received,
                 bytes_in=len(self.frame.body),
                 bytes_out=sum(map(len, answer.chunks)),
+                ids={"id": self.client_id},
             )
 
 
