@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.audio.containers import container_of
 from pocketserve.tasks.audio.voice_activity import speech_windows
 from pocketserve.tasks.base import AnswerOptions, Hints
 from pocketserve.tensors import Quantization, TensorSpec
@@ -293,3 +294,32 @@ def test_keys_of_one_version(tmp_path: Path) -> None:
     """A version may want another context than the rest."""
     task = detector(tmp_path, versions={"onnx": {"context": 8}, "torchscript": {"context": 9}})
     assert task.prepare(memoryview(wav(SECOND))).runs[0]["x"].shape == (1, 520)
+
+
+FILES = {
+    "MPEG-4 (m4a, mp4)": (b"\0\0\0\x20ftypM4A \0\0\0\0", b"\0\0\0\x18ftypmp42", b"\0\0\0\x18ftypisom"),
+    "3GP": (b"\0\0\0\x18ftyp3gp4", b"\0\0\0\x18ftyp3g2a"),
+    "QuickTime": (b"\0\0\0\x14ftypqt  ",),
+    "AMR": (b"#!AMR\n", b"#!AMR-WB\n"),
+    "WebM or Matroska": (b"\x1a\x45\xdf\xa3\x9f\x42\x86\x81\x01",),
+    "Ogg (Opus)": (b"OggS\0\x02" + bytes(22) + b"OpusHead",),
+    "Ogg": (b"OggS\0\x02" + bytes(22) + b"\x01vorbis",),
+    "MP3": (b"ID3\x03\0", b"\xff\xfb\x90\x64", b"\xff\xf3\x40\xc4", b"\xff\xe3\x18\xc4"),
+    "AAC": (b"\xff\xf1\x50\x80", b"\xff\xf9\x50\x80", b"ADIF"),
+    "FLAC": (b"fLaC\0\0\0\x22",),
+    "CAF": (b"caff\0\x01\0\0",),
+    "AIFF": (b"FORM\0\0\x10\0AIFF", b"FORM\0\0\x10\0AIFC"),
+    "AU": (b".snd\0\0\0\x18",),
+}
+
+
+@pytest.mark.parametrize(("kind", "start"), [(kind, start) for kind, starts in FILES.items() for start in starts])
+def test_sounds_of_phones_are_refused_by_name(kind: str, start: bytes) -> None:
+    assert container_of(memoryview(start + bytes(200))) == kind
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"\xff", b"\xff\xd8\xff\xe0", b"\x89PNG", b"RIFF\0\0\0\0WAVE", b"hello", b"ID", b"\xff\xff\xff"]
+)
+def test_no_sounds_of_phones(start: bytes) -> None:
+    assert container_of(memoryview(start)) == ""

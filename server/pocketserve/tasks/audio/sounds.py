@@ -11,6 +11,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import AudioProperties
 from pocketserve.tasks import arrays
 from pocketserve.tasks.audio import wav
+from pocketserve.tasks.audio.containers import container_of
 from pocketserve.tasks.audio.options import AudioOptions
 from pocketserve.tasks.audio.resampling import resample
 from pocketserve.tasks.audio.spectrogram import features_of
@@ -25,7 +26,6 @@ RAW_FORMATS = {**{f"pcm{bits}": (wav.PCM, bits // 8) for bits in (8, 16, 24, 32)
 """The parameter ``format`` of samples without a header; little-endian, channels interleaved."""
 
 RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate")
-FOREIGN = {b"ID3": "MP3", b"fLaC": "FLAC", b"OggS": "Ogg", b"FORM": "AIFF", b".snd": "AU", b"caff": "CAF"}
 MAX_REAL = 4.0  # of a real sample: 12 dB above full scale, as mixing may leave it; more are 16-bit samples as reals
 FITTING = "real numbers from -1 to 1 or 16-bit integers, of shape [samples] or [samples, channels]"
 MAX_WINDOWS = 100_000
@@ -176,8 +176,8 @@ class SoundInput:
         elif arrays.first_sign(body) == b"[":
             reals = _reals(_listed(body))
         else:
-            foreign = next((name for magic, name in FOREIGN.items() if bytes(body[:4]).startswith(magic)), None)
-            kind = f"a file of kind {foreign}" if foreign else "no WAV file"
+            container = container_of(body)
+            kind = f"a file of kind {container}, which is not decoded here" if container else "no WAV file"
             raise invalid_input(
                 f"the body is {kind}; send WAV, or raw samples with format=pcm16, rate and channels as parameters"
             )

@@ -1,0 +1,60 @@
+"""Names of sound files that are not decoded here, by their first bytes: what phones and browsers record.
+
+Sources: ISO/IEC 14496-12 for ``ftyp``, RFC 4867 for AMR, RFC 8794 for EBML, RFC 3533 for Ogg, ISO/IEC 11172-3 for
+the frames of MPEG audio.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+STARTS: Final = (
+    (b"#!AMR", "AMR"),
+    (b"\x1a\x45\xdf\xa3", "WebM or Matroska"),
+    (b"OggS", "Ogg"),
+    (b"ID3", "MP3"),
+    (b"fLaC", "FLAC"),
+    (b"caff", "CAF"),
+    (b".snd", "AU"),
+    (b"ADIF", "AAC"),
+    (b"MThd", "MIDI"),
+    (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "WMA"),
+    (b"wvpk", "WavPack"),
+)
+MPEG_SYNC: Final = 0xE0  # of the second byte of a frame of MPEG audio
+LAYERS: Final = {0: "AAC", 1: "MP3", 2: "MP2"}  # by the layer's bits in it
+RESERVED: Final = 3  # bits of a sampling rate that no frame has
+
+
+def container_of(body: memoryview) -> str:
+    """Return the kind of a sound file that is known and not WAV; empty for all others."""
+    start = bytes(body[:64])
+    if start[4:8] == b"ftyp":
+        return _brand(start[8:12])
+    if start[:4] == b"FORM" and start[8:12] in (b"AIFF", b"AIFC"):
+        return "AIFF"
+    if start[:4] == b"RIFF" and start[8:12] != b"WAVE":
+        return f"RIFF ({start[8:12].decode('latin-1')})" if start[8:12].isalnum() else ""
+    for magic, name in STARTS:
+        if start.startswith(magic):
+            is_opus = name == "Ogg" and b"OpusHead" in start
+            return "Ogg (Opus)" if is_opus else name
+    if len(start) > 2 and start[0] == 0xFF and start[1] & MPEG_SYNC == MPEG_SYNC:
+        return _mpeg_layer(start)
+    return ""
+
+
+def _mpeg_layer(start: bytes) -> str:
+    layer = start[1] >> 1 & 3
+    if layer and start[2] >> 2 & 3 == RESERVED:
+        return ""
+    return LAYERS.get(layer, "")
+
+
+def _brand(brand: bytes) -> str:
+    """Return the kind of an ISO base media file."""
+    if brand[:3] in (b"3gp", b"3g2", b"3gr", b"3gs", b"3ge"):
+        return "3GP"
+    if brand == b"qt  ":
+        return "QuickTime"
+    return "MPEG-4 (m4a, mp4)"
