@@ -14,8 +14,11 @@ MAX_SUGGESTIONS = 5
 SERVES_ON = "serves on as it was loaded: "
 """What the reason of a version begins with whose files changed and cannot be served, while it is loaded."""
 
-LOADS_ANEW = "its files changed; its next request loads it anew"
+LOADS_ANEW = "its files changed, and are loaded in the background"
 """What follows :data:`SERVES_ON` where nothing speaks against the change."""
+
+PENDING = "pending: "
+"""What the reason of a version begins with that is to become the default one and has not been loaded yet."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 

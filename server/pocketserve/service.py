@@ -25,9 +25,10 @@ from pocketserve.engine.scheduling.entries import Job
 from pocketserve.engine.scheduling.options import DEFAULT_PRIORITY, RequestOptions, read_options
 from pocketserve.engine.scheduling.semaphore import Semaphore
 from pocketserve.engine.statistics import Traffic
+from pocketserve.engine.updates import Updates, better_than_default, is_default
 from pocketserve.inference.call import Done, InferenceCall
 from pocketserve.inference.payload import RawPayload
-from pocketserve.messages import LOADS_ANEW, SERVES_ON, plural
+from pocketserve.messages import LOADS_ANEW, PENDING, SERVES_ON, plural
 from pocketserve.quarantine.quarantine import Quarantine, TrialLimits
 from pocketserve.repository.folder_watch import FolderWatch
 from pocketserve.repository.repository import Repository
@@ -40,8 +41,6 @@ from pocketserve.state.unloaded import UnloadedModels
 from pocketserve.trust.store import TrustStore
 from pocketserve_wire import ApiError, ErrorCode
 from pocketserve_wire.addresses import LOOPBACK
-
-_Target = tuple[ModelEntry, VersionEntry, VersionRecord]
 
 log = logging.getLogger(__name__)
 
@@ -91,23 +90,15 @@ class Service:
         self.decode_budget = ByteBudget(config.decode_budget)
         self.trust = TrustStore(config.state_dir)
         self.engine = Engine(
-            EngineOptions(
-                memory_budget=config.memory_budget,
-                keep_alive=config.keep_alive,
-                threads=config.threads,
-                queue_limit=config.queue_limit,
-                max_image_pixels=config.max_image_pixels,
-                batching=config.batching,
-                max_batch=config.max_batch,
-                is_alone=_is_alone(config, replica),
-            ),
+            _engine_options(config, replica),
             quarantine=self.quarantine,
             power=self.power,
             snapshots=SnapshotStore(state_dir),
             trust=self.trust,
         )
+        self.updates = Updates(self.repository, self.engine, self._resolve, config.request_timeout)
         # What the names of requests stand for, as long as the repository has the same models.
-        self._targets: tuple[object, dict[tuple[str, str | None], _Target]] = (None, {})
+        self._targets: tuple[object, dict[tuple[str, str | None], VersionRecord]] = (None, {})
         self._unloaded_models: UnloadedModels | None = None
         self._noting = threading.Lock()
         # Some threads stay free to answer health checks and refusals, however many models are busy or loading.
@@ -169,9 +160,10 @@ class Service:
         if self.quarantine is not None:
             self.quarantine.close()
         self.power.close()
-        self.engine.close()
+        self.updates.close()
         if self._watch is not None:
             self._watch.close()
+        self.engine.close()
 
     # Descriptions
 
@@ -206,7 +198,27 @@ class Service:
             ApiError: MODEL_NOT_FOUND or VERSION_NOT_FOUND.
         """
         entry, version_entry = self._resolve(name, version)
+        if is_default(entry, version):
+            version_entry = entry.versions[self.default_of(entry)]
         return self._status(entry, version_entry)
+
+    def default_of(self, entry: ModelEntry) -> str:
+        """Return the version that answers requests that name none, as far as is known without loading any."""
+        if not self.repository.has_default(entry.name):
+            for candidate in entry.candidates:
+                if self._status(entry, entry.versions[candidate]).ready:
+                    return candidate
+        return entry.default_version
+
+    def note(self, entry: ModelEntry, version: str) -> str:
+        """Return why newer files or versions do not answer yet; empty if there are none."""
+        reason = self._status(entry, entry.versions[version]).reason if version in entry.versions else ""
+        if reason.startswith(SERVES_ON):
+            return reason
+        if version != entry.default_version:
+            return ""
+        better = [self._status(entry, entry.versions[name]) for name in better_than_default(entry)]
+        return "; ".join(f"version {status.version}: {status.reason}" for status in better)
 
     @contextmanager
     def running(
@@ -217,10 +229,14 @@ class Service:
         Raises:
             ApiError: why it cannot be loaded.
         """
-        entry, version_entry = self._resolve(name, version)
+        self._resolve(name, version)
         options = options or self.request_options({})
-        with self.in_flight(), self.engine.use(entry, version_entry, options.deadline, options.cancellation) as handle:
-            yield entry, handle
+        with self.in_flight():
+            entry, handle = self.updates.acquire(name, version, options.deadline, options.cancellation)
+            try:
+                yield entry, handle
+            finally:
+                self.engine.release(handle)
 
     def require(self, name: str, version: str | None) -> None:
         """Refuse a request for an unknown model before its body is looked at.
@@ -257,7 +273,7 @@ class Service:
             raise ApiError(ErrorCode.MODEL_FAILED, f"failed to load {name!r}: {error}") from None
 
     def load(self, name: str, *, rescan: bool = True) -> None:
-        """Read a model's files anew and load its default version; other loaded versions are loaded anew too.
+        """Read a model's files anew and load its preferred version; other loaded versions are loaded anew too.
 
         Args:
             rescan: look through the folder first; a server that has just started knows it.
@@ -265,17 +281,18 @@ class Service:
         Raises:
             ApiError: MODEL_NOT_FOUND, MODEL_FAILED, RUNTIME_MISSING or MEMORY_BUDGET, with "failed to load".
         """
-        if rescan:
-            self._read_folder()
-        try:
-            entry, default = self._resolve(name, None)
-        except ApiError as error:
-            if "failed to load" in error.message:
-                raise
-            detail = f"failed to load {name!r}: {error.message}"
-            raise ApiError(error.code, detail) from None
-        with self.in_flight():
-            self._load(entry, default)
+        with self.updates.paused(name):
+            if rescan:
+                self._read_folder()
+            try:
+                entry, _ = self._resolve(name, None)
+            except ApiError as error:
+                if "failed to load" in error.message:
+                    raise
+                detail = f"failed to load {name!r}: {error.message}"
+                raise ApiError(error.code, detail) from None
+            with self.in_flight():
+                self._load(entry)
         self._note(entry)
 
     def _read_folder(self) -> None:
@@ -290,16 +307,33 @@ class Service:
         look_again()
         self.repository.refresh(self.engine.loaded_models())
         self.engine.note_changes(self.repository.models())
+        self.updates.start_all()
 
-    def _load(self, entry: ModelEntry, default: VersionEntry) -> None:
-        name = entry.name
-        other_versions = [version for version in entry.versions.values() if version is not default]
-        self.engine.load(entry, default, self._deadline())
-        for version in other_versions:
-            if self.engine.state(name, version.name) is State.READY:
+    def _load(self, entry: ModelEntry) -> None:
+        default = self._load_preferred(entry)
+        for version in entry.versions.values():
+            if version.name == default:
+                continue
+            if self.engine.state(entry.name, version.name) is State.READY:
                 self.engine.load(entry, version, self._deadline())
             else:
-                self.engine.reset(name, version.name)
+                self.engine.reset(entry.name, version.name)
+
+    def _load_preferred(self, entry: ModelEntry) -> str:
+        """Load the preferred version; or the best that loads, if none has answered by default yet. Return its name."""
+        fault: ApiError | None = None
+        for candidate in entry.candidates:
+            try:
+                self.engine.load(entry, entry.versions[candidate], self._deadline())
+            except ApiError as error:
+                if self.repository.has_default(entry.name):
+                    raise
+                fault = fault or error
+                continue
+            self.repository.set_default(entry.name, candidate)
+            return candidate
+        assert fault is not None
+        raise fault
 
     def unload(self, name: str) -> None:
         """Stop serving every version of a model. An unknown name is no fault, as in Triton."""
@@ -332,8 +366,9 @@ class Service:
         self._unloaded_models = unloaded_models
 
     def follow_folder(self) -> None:
-        """Take up what changes in the models folder with the next request. Called before requests are accepted."""
+        """Follow changes of the models folder from now on. Called before requests are accepted."""
         self._watch = self.repository.watch(self._rescan)
+        self._watch.start()
 
     def _follow_changes(self, model: str | None = None) -> None:
         if self._watch is not None:
@@ -369,7 +404,7 @@ class Service:
 
     def _start(self, call: InferenceCall) -> Job | None:
         try:
-            entry, version, record = self._find(call.model, call.version)
+            record = self._find(call.model, call.version)
         except Exception as error:
             call.done(error)
             return None
@@ -385,14 +420,15 @@ class Service:
         call.release = self._release
         handle = self.engine.acquire_loaded(record)
         if handle is None:
-            return functools.partial(self._load_and_start, call, entry, version)
+            return functools.partial(self._load_and_start, call)
         if type(call.payload) is RawPayload:
             return functools.partial(call.start, handle, self.decode_budget)
         return call.start(handle, self.decode_budget)
 
-    def _load_and_start(self, call: InferenceCall, entry: ModelEntry, version: VersionEntry) -> Job | None:
+    def _load_and_start(self, call: InferenceCall) -> Job | None:
         try:
-            handle = self.engine.acquire(entry, version, call.options.deadline, call.options.cancellation)
+            options = call.options
+            _, handle = self.updates.acquire(call.model, call.version, options.deadline, options.cancellation)
         except BaseException as error:
             call.end(error)
             return None
@@ -406,18 +442,18 @@ class Service:
         finally:
             self._end()
 
-    def _find(self, name: str, version: str | None) -> _Target:
-        """Return a version with all that the engine knows of it; see :meth:`_resolve`."""
+    def _find(self, name: str, version: str | None) -> VersionRecord:
+        """Return the engine's record of a version; see :meth:`_resolve`."""
         models, targets = self._targets
         if models is not self.repository.models():
             models, targets = self._targets = self.repository.models(), {}
-        target = targets.get((name, version))
-        if target is None:
+        record = targets.get((name, version))
+        if record is None:
             entry, version_entry = self._resolve(name, version)
-            target = entry, version_entry, self.engine.record(entry.name, version_entry.name)
+            record = self.engine.record(entry.name, version_entry.name)
             if version in (None, version_entry.name):  # other spellings, such as 0001, are without end
-                targets[name, version] = target
-        return target
+                targets[name, version] = record
+        return record
 
     def _resolve(self, name: str, version: str | None) -> tuple[ModelEntry, VersionEntry]:
         self._follow_changes(name)
@@ -430,18 +466,40 @@ class Service:
         state = self.engine.state(entry.name, version.name)
         running = self.engine.running(entry.name, version.name)
         reason = self.engine.failure(entry.name, version.name) or version.problem or entry.problem
+        if reason is None and version.name in entry.withheld and version.name != entry.default_version:
+            return ModelStatus(entry.name, version.name, State.FAILED, False, entry.withheld[version.name])
         if reason is None and state is State.ON_DEMAND:
             reason = missing_framework(version.format) or self._refusal_reason(entry, version) or file_fault(version)
             state = State.FAILED if reason else state
-        if running is not None and (reason is not None or running.outdated):
-            reason = f"{SERVES_ON}{reason or LOADS_ANEW}"
-        elif version.problem is not None:
+        if version.problem is not None and running is None:
             state = State.FAILED
-        if reason is None:
-            reason = {State.ON_DEMAND: "loads on first use", State.STOPPED: "unloaded"}.get(state, "")
         # One that is being loaded anew serves on.
         ready = state in (State.READY, State.ON_DEMAND) or running is not None
-        return ModelStatus(entry.name, version.name, state, ready, reason)
+        return ModelStatus(entry.name, version.name, state, ready, self._reason(entry, version, state, reason))
+
+    def _reason(self, entry: ModelEntry, version: VersionEntry, state: State, fault: str | None) -> str:
+        """Return a sentence for listings; empty for a loaded version that is up to date."""
+        running = self.engine.running(entry.name, version.name)
+        if running is not None and (fault is not None or running.outdated):
+            return f"{SERVES_ON}{fault or self._delayed(version, LOADS_ANEW, entry)}"
+        if state is not State.STOPPED and self._is_pending(entry, version):
+            return self._pending_reason(entry, version, fault)
+        if fault is not None:
+            return fault
+        return {State.ON_DEMAND: "loads on first use", State.STOPPED: "unloaded"}.get(state, "")
+
+    def _is_pending(self, entry: ModelEntry, version: VersionEntry) -> bool:
+        return self.repository.has_default(entry.name) and version.name in better_than_default(entry)
+
+    def _pending_reason(self, entry: ModelEntry, version: VersionEntry, fault: str | None) -> str:
+        former = f"version {entry.default_version} answers requests that name none"
+        if fault is not None:
+            return f"{fault}; {former}"
+        return f"{PENDING}{self._delayed(version, 'it is loaded in the background', entry)}; {former} until then"
+
+    def _delayed(self, version: VersionEntry, text: str, entry: ModelEntry) -> str:
+        delay = self.updates.delay_of(entry.name, version.name)
+        return f"{text} ({delay})" if delay else text
 
     def _refusal_reason(self, entry: ModelEntry, version: VersionEntry) -> str | None:
         quarantined = self.quarantine.known_reason(entry, version) if self.quarantine is not None else None
@@ -450,6 +508,19 @@ class Service:
     def _deadline(self) -> float:
         """Return when the longest wait that the settings allow is over."""
         return time.monotonic() + self.config.request_timeout
+
+
+def _engine_options(config: Config, replica: Replica | None) -> EngineOptions:
+    return EngineOptions(
+        memory_budget=config.memory_budget,
+        keep_alive=config.keep_alive,
+        threads=config.threads,
+        queue_limit=config.queue_limit,
+        max_image_pixels=config.max_image_pixels,
+        batching=config.batching,
+        max_batch=config.max_batch,
+        is_alone=_is_alone(config, replica),
+    )
 
 
 def _is_alone(config: Config, replica: Replica | None) -> Callable[[], bool]:

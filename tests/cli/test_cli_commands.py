@@ -653,7 +653,14 @@ def test_a_change_that_is_not_served_is_told_once_a_model(capsys):
     assert capsys.readouterr().out.splitlines()[3:] == [f"WARNING: digits {reason}"]
 
 
-def test_a_change_that_nobody_has_asked_for_yet_is_no_warning(capsys):
+def test_a_pending_version_is_named(capsys):
+    reason = "pending: it is loaded in the background; version 1 answers requests that name none until then"
+    entry = {"name": "digits", "version": "2", "state": "READY", "reason": reason}
+    _print_models([{**entry, "version": "1", "reason": "", "default": True}, entry])
+    assert f"note: digits version 2 is {reason}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_change_that_is_being_loaded_is_no_warning(capsys):
     entry = {"name": "digits", "version": "tflite", "state": "READY", "reason": f"{SERVES_ON}{LOADS_ANEW}"}
     _print_models([entry])
     assert " ".join(capsys.readouterr().out.split()).endswith(f"note: digits {SERVES_ON}{LOADS_ANEW}")

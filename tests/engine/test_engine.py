@@ -284,16 +284,18 @@ def test_a_failed_load_is_remembered_until_the_file_changes(bench, models_copy, 
     assert one.engine.failure("petals", "tflite") is None
 
 
-def test_others_are_answered_while_one_request_has_a_changed_model_loaded_anew(bench, models_copy):
+def test_requests_are_answered_while_a_changed_model_is_loaded_anew(bench, models_copy):
     one = bench()
     answer, before = one.ask("petals"), one.running("petals")
     one.engine.note_changes(scan(models_copy))
-    assert one.ask("petals") == answer and one.running("petals") is before  # nothing has changed
+    assert one.engine.outdated_versions("petals") == []
     replace(models_copy / "petals" / "petals.tflite", (models_copy / "petals" / "petals.tflite").read_bytes())
     one.engine.note_changes(scan(models_copy))
-    assert one.engine.acquire_loaded(one.engine.record("petals", "tflite")) is None
+    assert one.engine.outdated_versions("petals") == ["tflite"]
+    assert one.ask("petals") == answer and one.running("petals") is before
     meanwhile: list[float] = []
     while_loading(one, "petals", lambda: meanwhile.append(one.ask("petals")))
+    one.load("petals")
     assert one.ask("petals") == answer and meanwhile == [answer]
     assert one.running("petals") is not before and is_closed(before)
 
@@ -844,15 +846,22 @@ def test_a_model_with_open_sequences_is_not_opened_again(bench, adding):
 def test_a_changed_model_with_open_sequences_is_loaded_anew_once_they_are_closed(bench, adding):
     one = bench()
     version = next(iter(scan(adding)["adding"].versions))
+
+    def reload() -> None:
+        one.engine.load(*one.named("adding", version), FOREVER, keeps_sequences=True)
+
     with one.engine.use(*one.named("adding", version), FOREVER) as running:
         step = SequenceStep("a", start=True, end=False)
         entry = sequence_entry()
         sequence = running.sequences.enter(step, entry)
         (adding / "adding" / "model.toml").write_text(STATEFUL.replace("max_idle = 60", "max_idle = 61"))
         one.engine.note_changes(scan(adding))
+        assert refusal(reload).code is ErrorCode.MODEL_NOT_READY
         with one.engine.use(*one.named("adding", version), FOREVER) as still:
             assert still is running
+        assert one.engine.outdated_versions("adding") == [version]
         running.sequences.leave(step, sequence, entry, failed=True)
+        reload()
         with one.engine.use(*one.named("adding", version), FOREVER) as fresh:
             assert fresh is not running and fresh.model.entry.manifest.state.max_idle == 61
 

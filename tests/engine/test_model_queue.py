@@ -10,7 +10,8 @@ from time import monotonic
 import pytest
 
 from pocketserve.engine.scheduling.cancellation import Cancellation
-from pocketserve.engine.scheduling.options import RequestOptions
+from pocketserve.engine.scheduling.options import RequestOptions, read_options
+from pocketserve.engine.scheduling.policy import Entry, EntryQueue
 from pocketserve.engine.scheduling.queue import ModelQueue
 from pocketserve_wire import ApiError, ErrorCode
 from queue_entries import FunctionEntry, run
@@ -420,3 +421,15 @@ def test_a_full_line_can_be_seen_before_anything_is_done_for_a_request(pool):
     crowd.queue.check_room(1, "")
     crowd.queue.check_room(5, "camera")
     assert crowd.go(waits) == ["waits"]
+
+
+def test_streams_of_two_clients_do_not_replace_each_other() -> None:
+    """Each has its own, whatever they call it."""
+    queue = EntryQueue([], limit=4)
+    options = [
+        read_options({"stream": "camera"}, owner=owner, longest_wait=60.0, clock=lambda: 1.0) for owner in ("a", "b")
+    ]
+    assert [queue.enqueue(Entry(option), 1.0) for option in options] == [None, None]
+    newer = read_options({"stream": "camera"}, owner="a", longest_wait=60.0, clock=lambda: 2.0)
+    evicted = queue.enqueue(Entry(newer), 2.0)
+    assert evicted is not None and evicted[0].options is options[0] and evicted[1] is ErrorCode.SUPERSEDED

@@ -36,7 +36,7 @@ def test_the_earliest_limit_counts(parameters, deadline, expected):
 def test_the_rest_is_taken_over():
     switch = Cancellation()
     terms = read({"priority": 1, "stream": "camera"}, None, switch)
-    assert (terms.rank, terms.stream, terms.arrived) == (1, "camera", NOW)
+    assert (terms.rank, terms.stream, terms.arrived) == (1, ("", "camera"), NOW)
     assert terms.cancellation is switch
     plain = read({"priority": 0})
     assert (plain.rank, plain.stream, plain.cancellation) == (DEFAULT_PRIORITY, "", None)

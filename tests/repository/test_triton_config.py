@@ -70,16 +70,16 @@ def test_what_has_no_counterpart_is_said(tmp_path: Path, text: str, reason: str)
 def test_line_ends_of_every_system(tmp_path: Path, end: str) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_bytes(end.join(["# a comment", 'output { label_filename: "l.txt" }']).encode())
-    assert read_config(path) == ("l.txt", None)
+    assert read_config(path).labels == "l.txt" and read_config(path).problem is None
     path.write_bytes(end.join(["# a comment", "`"]).encode())
-    assert "line 2 is no text" in str(read_config(path)[1])
+    assert "line 2 is no text" in str(read_config(path).problem)
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a/../../b", ""])
 def test_labels_outside_of_the_folder_are_passed_over(tmp_path: Path, name: str) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_text(f'output [ {{ label_filename: "{name}" }} ]')
-    assert read_config(path) == (None, None)
+    assert read_config(path).labels is None and read_config(path).problem is None
 
 
 @pytest.mark.parametrize("text", ["sequence_batching { direct { } }", "backend: [] output { label_filename: [] }", ""])

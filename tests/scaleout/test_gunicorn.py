@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Server
-from gunicorn_server import COMMAND, gunicorn, workers_of
+from gunicorn_server import COMMAND, gunicorn, wait_until, workers_of
+from numbered_models import put, times
 from places import MODELS, ROOT
 from questions import LOCAL, QUESTIONS, check_large_bodies, check_same
 
@@ -61,3 +63,27 @@ def test_one_that_is_loaded_at_start(tmp_path: Path) -> None:
     with gunicorn(tmp_path, MODELS, workers=1, POCKETSERVE_LOAD="petals") as server:
         index = server.call("POST", "/v2/repository/index").json()
     assert [entry["name"] for entry in index if entry.get("loaded")] == ["petals"]
+
+
+def test_idle_workers_take_a_changed_file_up(tmp_path: Path) -> None:
+    """No request comes in between; the index names what each worker has loaded."""
+    models = tmp_path / "models"
+    folder = put(models, 1, times(1))
+    with gunicorn(tmp_path, models, POCKETSERVE_LOAD="m") as server:
+
+        def loads() -> int:
+            return server.log.read_text().count("loaded m/1 in")
+
+        wait_until(lambda: loads() == 2, server.log)
+        (folder / ".fresh").write_bytes(times(2))
+        (folder / ".fresh").replace(folder / "model.onnx")
+        wait_until(lambda: loads() == 4, server.log)
+        digests: dict[str, str] = {}
+
+        def has_asked_both() -> bool:
+            (row,) = server.call("POST", "/v2/repository/index", headers={"Connection": "close"}).json()
+            digests[row["worker"]] = row["sha256"]
+            return len(digests) == 2
+
+        wait_until(has_asked_both, server.log)
+        assert set(digests.values()) == {hashlib.sha256(times(2)).hexdigest()}

@@ -51,6 +51,7 @@ def describe_model(
     labels = list(getattr(model.task, "labels", ()))
     facts = {
         "note": note,
+        "not_applied": "; ".join(entry.notes),
         "version": version.name,
         "default_version": entry.default_version,
         "description": entry.manifest.description,

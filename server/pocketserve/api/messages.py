@@ -35,6 +35,7 @@ class ApiRequest:
         deadline: the monotonic clock's time by which the work must have started.
         cancellation: cancelled when the caller gives the request up; None where the transport cannot tell.
         received: the monotonic clock's time of its arrival, which orders the requests of a stream.
+        owner: identity of the client's token; "" for the installation's own, and where none is needed.
         execute: has a thread of the transport run a job for this request; set before it is dispatched.
         keeps_thread: that thread may run the next request's model after this one's.
         client_id: the id that the client gave it in its body, for the log; set by the handler.
@@ -48,6 +49,7 @@ class ApiRequest:
     deadline: float | None = None
     cancellation: Cancellation | None = None
     received: float | None = None
+    owner: str = ""
     execute: Execute | None = None
     keeps_thread: bool = False
     client_id: str = ""
@@ -173,8 +175,8 @@ def inference_call(
     Raises:
         ApiError: INVALID_PARAMETER.
     """
-    path = request.path
-    options = service.request_options(parameters, request.deadline, request.cancellation, request.received)
+    path, deadline, cancellation = request.path, request.deadline, request.cancellation
+    options = service.request_options(parameters, deadline, cancellation, request.received, request.owner)
     version = path.get("version") if version is None else version
     return InferenceCall(
         path["model"], version, payload, options, request.execute, respond, explain, request.keeps_thread

@@ -30,7 +30,7 @@ def triton_config(entry: ModelEntry, running: ModelHandle) -> dict[str, Any]:
         "name": entry.name,
         "platform": model.platform,
         "backend": format.triton or format.name,
-        "version_policy": {"all": {}},
+        "version_policy": dict(entry.policy) or {"all": {}},
         "max_batch_size": rows,
         "input": [_tensor(spec, rows) | {"format": _format(spec) if pictures else NO_FORMAT} for spec in inputs],
         "output": [_tensor(spec, rows) | {"label_filename": labels} for spec in outputs],

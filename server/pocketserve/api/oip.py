@@ -17,7 +17,6 @@ from pocketserve.api.messages import (
 from pocketserve.engine.engine import State
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import EncodedPayload, TensorPayload
-from pocketserve.messages import SERVES_ON
 from pocketserve.repository.files import file_bytes
 from pocketserve.repository.manifest import name_fault
 from pocketserve.service import ModelStatus, Service
@@ -67,8 +66,7 @@ def model_metadata(service: Service, request: ApiRequest) -> ApiResponse:
     from pocketserve.api.describe import describe_model  # late: no inference needs it
 
     with service.running(request.path["model"], request.path.get("version")) as (entry, running):
-        reason = service.status(entry.name, running.model.version.name).reason
-        note = reason if reason.startswith(SERVES_ON) else ""
+        note = service.note(entry, running.model.version.name)
         return json_response(describe_model(entry, running, service.config.http_port, note=note))
 
 
@@ -165,8 +163,12 @@ def _listing(service: Service, status: ModelStatus) -> dict[str, Any]:
     if model is None or version is None:
         return {}
     running = service.engine.running(status.model, status.version)
+    snapshot = running.model.snapshot if running is not None else None
+    worker = {} if service.replica is None else {"worker": service.replica.name}
     return {
-        "default": version.name == model.default_version,
+        **worker,
+        **({} if snapshot is None else {"sha256": snapshot.digest}),
+        "default": version.name == service.default_of(model),
         "loaded": running is not None,
         "file_bytes": file_bytes(version),
         "task": (running.model.task.name if running is not None else model.manifest.task) or "",

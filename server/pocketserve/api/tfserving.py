@@ -58,7 +58,8 @@ def model_status(service: Service, request: ApiRequest) -> ApiResponse:
     if version is None:
         entry = service.entry(name)
         statuses = service.model_statuses(entry)
-        status = next((item for item in statuses if item.version == entry.default_version), statuses[0])
+        default = service.default_of(entry)
+        status = next((item for item in statuses if item.version == default), statuses[0])
     else:
         status = service.status(name, version)
         # OpenVINO's client asks for the default version as 0 and wants a number back.
@@ -99,7 +100,7 @@ def v1_predict(service: Service, request: ApiRequest) -> InferenceCall:
         raise bad_request(f"signature_name must be a string, not {strict_json.json_type(signature)}")
     key = None if signature in ("", DEFAULT_SIGNATURE) else signature
     waiting = waiting_parameters(request)
-    options = service.request_options(waiting, request.deadline, request.cancellation, request.received)
+    options = service.request_options(waiting, request.deadline, request.cancellation, request.received, request.owner)
     with service.running(request.path["model"], request.path.get("version"), options) as (_, running):
         points, optional, task = running.model.entry_points, running.model.optional_inputs, running.model.task
     if key not in points:

@@ -106,8 +106,20 @@ class Engine:
         """
         return _Use(self, self.acquire(entry, version, deadline, cancellation))
 
-    def load(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> None:
+    def load(
+        self,
+        entry: ModelEntry,
+        version: VersionEntry,
+        deadline: float,
+        *,
+        replaces: str | None = None,
+        keeps_sequences: bool = False,
+    ) -> None:
         """Load a version now. A loaded one is loaded anew and swapped in; requests that hold the old one finish on it.
+
+        Args:
+            replaces: another version, which is not unloaded to make room for this one.
+            keeps_sequences: do not swap while sequences of the loaded one are open.
 
         Raises:
             ApiError: why it cannot be loaded; what was loaded before serves on.
@@ -115,11 +127,17 @@ class Engine:
         with self._lock:
             record = self._table.ensure((entry.name, version.name))
             self._table.await_loading(record, deadline)
-            if record.running is not None:
-                record.running.outdated = False
+            if self._table.closed:
+                raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
             record.apply(Event.LOAD_STARTED)
-        self._loader.open(record, entry, version, deadline)
+        self._loader.open(record, entry, version, deadline, replaces=replaces, keeps_sequences=keeps_sequences)
         self._reaper.start()
+
+    def trim(self, name: str, version: str) -> None:
+        """Unload others if a version and all that is loaded beside it take more than the memory budget."""
+        with self._lock:
+            closing = self._budget.evict_beside((name, version))
+        close_all(*closing)
 
     def unload(self, name: str, version: str, deadline: float) -> None:
         """Stop serving a version until it is loaded again. Requests that hold it finish.
@@ -226,29 +244,20 @@ class Engine:
                     self._table.await_loading(record, deadline, cancellation)
                 if self._table.closed:
                     raise ApiError(ErrorCode.SHUTTING_DOWN, "the server is shutting down", retry_after_s=1.0)
-                running = record.running
-                if running is not None and not (running.outdated and _may_renew(record, running)):
-                    running.users += 1
-                    return running
-                if running is None:
-                    self._refuse_unusable(record, version, entry)
-                    if record.state is State.FAILED:
-                        record.apply(Event.RESET)  # what failed has changed
-                else:
-                    running.outdated = False  # others are answered by it meanwhile
+                if record.running is not None:
+                    record.running.users += 1
+                    return record.running
+                self._refuse_unusable(record, version, entry)
+                if record.state is State.FAILED:
+                    record.apply(Event.RESET)  # what failed has changed
                 record.apply(Event.LOAD_STARTED)
-            try:
-                loaded = self._loader.open(record, entry, version, deadline, users=1)
-            except ApiError:
-                if running is None:
-                    raise
-                continue  # what was loaded before serves on, and the listing says why
+            loaded = self._loader.open(record, entry, version, deadline, users=1)
             self._reaper.start()
             if loaded is not None:
                 return loaded
 
     def note_changes(self, models: Mapping[str, ModelEntry]) -> None:
-        """Have versions loaded anew by their next request that are made from something else by now.
+        """Mark loaded versions whose files have changed as outdated.
 
         Args:
             models: as just scanned. What is not in it any more is unloaded; requests that hold it finish.
@@ -277,10 +286,29 @@ class Engine:
         """Hold a version without waiting; None where it has to be loaded first."""
         with self._lock:
             handle = record.running
-            if handle is None or handle.outdated or self._table.closed:
+            if handle is None or self._table.closed:
                 return None
             handle.users += 1
             return handle
+
+    def outdated_versions(self, name: str) -> list[str]:
+        """Return the loaded versions of a model whose files have changed, and were not tried since."""
+        with self._lock:
+            return [
+                version for (model, version), _, handle in self._table.loaded() if model == name and handle.outdated
+            ]
+
+    def open_sequences(self, name: str, version: str) -> int:
+        """Return how many sequences are open on a loaded version."""
+        handle = self.running(name, version)
+        return handle.open_sequences if handle is not None else 0
+
+    def can_be_tried(self, entry: ModelEntry, version: VersionEntry) -> bool:
+        """Return whether loading a version may succeed: it was not unloaded, and has changed since it failed."""
+        record = self._by_key.get((entry.name, version.name))
+        if record is None or record.state in (State.ON_DEMAND, State.LOADING, State.READY):
+            return True
+        return record.state is State.FAILED and record.failed_fingerprint != self._loader.stamp_of(entry, version)
 
     def _refuse_unusable(self, record: VersionRecord, version: VersionEntry, entry: ModelEntry) -> None:
         if record.state is State.STOPPED:
@@ -304,8 +332,3 @@ class Engine:
                 self._reaper.wake_if_due(running, now)
         if last:
             close_all(running)
-
-
-def _may_renew(record: VersionRecord, running: ModelHandle) -> bool:
-    """Return whether a version may be loaded anew now: nobody does already, and no sequence would lose its state."""
-    return record.state is State.READY and not running.open_sequences

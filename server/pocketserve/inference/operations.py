@@ -69,7 +69,7 @@ class TensorOperation:
             columns = tensors
             tensors = join_columns(columns, self._bindings, model.task)
             self._is_joined = tensors is not columns
-        self.step = step = _step_of(request.parameters)
+        self.step = step = _step_of(request.parameters, options.owner)
         if step is not None and self.signature is not None and handle.sequences is not None:
             raise ApiError(ErrorCode.INVALID_REQUEST, "sequences work with the default signature only")
         self._closes = step is not None and step.end and not tensors
@@ -145,7 +145,7 @@ class TaskOperation:
         self, handle: ModelHandle, payload: RawPayload, options: RequestOptions, budget: BytePool | None
     ) -> None:
         self._handle, self._payload, self._options, self._budget = handle, payload, options, budget
-        self.step = _step_of(payload.parameters)
+        self.step = _step_of(payload.parameters, options.owner)
         self._answer_options = payload.options
         self._is_list = False
         self._inputs: list[PreparedInput] = []
@@ -359,12 +359,12 @@ def prepare_operation(
     return raw, raw.arrays
 
 
-def _step_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
+def _step_of(parameters: Mapping[str, Any], owner: str) -> SequenceStep | None:
     if SEQUENCE_PARAMETERS.isdisjoint(parameters):
         return None
     from pocketserve.engine.lifecycle.sequences import read_step  # late: few models keep state
 
-    return read_step(parameters)
+    return read_step(parameters, owner)
 
 
 def _raise_fault_of_task(task: Task, error: ApiError) -> None:

@@ -1,7 +1,8 @@
-"""Notices changes in the models folder. Nothing runs while nobody asks, and a question is one system call.
+"""Notices changes in the models folder. A request checks for changes with one system call.
 
-Linux queues an event before the call that made the change returns (inotify(7)), so whoever asks after a change hears of
-it. A file that is written counts when its writer closes it. A request waits for the changes of its own model only.
+Linux queues an event before the call that made the change returns (inotify(7)), so a request that comes after a change
+finds it. A file that is written counts when its writer closes it. A request waits for changes of its own model only. A
+thread that sleeps until there are events reads the folder if no request comes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import fcntl
 import logging
 import os
+import select
 import struct
 import sys
 import termios
@@ -27,6 +29,12 @@ MAX_FOLDERS = 4096
 
 POLL_S = 1.0
 """Where the system has no inotify, the folder is read again by a request that comes so long after the last reading."""
+
+SETTLE_S = 0.2
+"""Seconds that the thread leaves between an event and reading the folder: changes come in bursts."""
+
+CLOSE_S = 5.0  # for the thread to end
+READING_SHARE = 4  # how many times as long as the last reading took the thread rests before the next one
 
 WAIT_S = 60.0  # for a reading that another thread has begun; a hundred thousand files take eight seconds
 
@@ -56,6 +64,7 @@ class FolderWatch:
     def __init__(self, root: Path, only: Path | None, read: Callable[[], None]) -> None:
         self._root, self._only, self._read = root, only, read
         self._reading = threading.Lock()
+        self._reading_s = 0.0  # how long the last reading took
         self._is_behind = False  # while it is read, and after that as long as the root is gone
         self._read_at = time.monotonic()
         self._events = threading.Lock()  # guards what follows
@@ -65,6 +74,22 @@ class FolderWatch:
         self._being_read = _Changes()
         self._descriptor = _open_inotify()
         self._add_folders()
+        self._closing = threading.Event()
+        self._wake: tuple[int, int] | None = None  # a pipe that ends the thread's sleep
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Have a thread read the folder after changes that no request finds. Without inotify there is none."""
+        if self._descriptor < 0 or self._thread is not None:
+            return
+        self._wake = os.pipe2(os.O_CLOEXEC)
+        thread = threading.Thread(target=self._follow, name="pocketserve-folder", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more; requests find changes
+            log.warning("changes of the models folder are found by requests only: %s", error)
+            return
+        self._thread = thread
 
     def has_changes(self) -> bool:
         """Return whether something may have changed that was not read yet."""
@@ -137,7 +162,17 @@ class FolderWatch:
             self._end_reading()
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """End the thread, and give the descriptor back."""
+        self._closing.set()
+        if self._wake is not None:
+            os.close(self._wake[1])
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+            if self._thread.is_alive():  # it reads a large folder; the descriptors end with the process
+                return
+        if self._wake is not None:
+            os.close(self._wake[0])
+            self._wake = None
         with self._events:  # no thread reads from it
             descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
@@ -158,10 +193,27 @@ class FolderWatch:
                 self._being_read = _Changes()
         self._reading.release()
 
+    def _follow(self) -> None:
+        """Read the folder after each burst of events, until the watch is closed."""
+        assert self._wake is not None
+        events = select.poll()
+        events.register(self._descriptor, select.POLLIN)
+        events.register(self._wake[0], select.POLLIN)
+        while not self._closing.is_set():
+            events.poll()
+            pause = max(SETTLE_S, READING_SHARE * self._reading_s)
+            if self._closing.wait(pause):
+                return
+            try:
+                self.catch_up()
+            except ApiError as error:
+                log.warning("%s", error.message)
+
     def _read_safely(self) -> bool:
-        self._read_at = time.monotonic()
+        began = self._read_at = time.monotonic()
         try:
             self._read()
+            self._reading_s = time.monotonic() - began
         except OSError as error:
             log.warning("the models folder cannot be read, and is served as it was: %s", error.strerror)
             return False

@@ -65,9 +65,24 @@ def _carried_over(folder: Path) -> str:
     """Return what a new manifest begins with: what counts of a ``config.pbtxt``, which is not read any more then."""
     import tomlkit
 
-    config = folder / TRITON_CONFIG
-    labels = read_config(config)[0] if config.exists() else None
-    return tomlkit.dumps({"labels": labels}) if labels is not None else ""
+    path = folder / TRITON_CONFIG
+    if not path.exists():
+        return ""
+    config = read_config(path)
+    document: dict[str, object] = {}
+    if config.policy.specific:
+        document["default_version"] = max(config.policy.specific, key=int)
+    if config.labels is not None:
+        document["labels"] = config.labels
+    if config.queue_limit is not None:
+        document["queue_limit"] = config.queue_limit
+    if config.max_batch == 0:
+        document["batching"] = False
+    elif config.max_batch is not None:
+        document["max_batch"] = config.max_batch
+    if config.feedback:
+        document["state"] = {"feedback": dict(config.feedback)}
+    return tomlkit.dumps(document) if document else ""
 
 
 def _changed(document: Document, change: Callable[[Document], object]) -> str | None:

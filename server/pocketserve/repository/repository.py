@@ -35,6 +35,8 @@ class Repository:
         self._models = Models(self._root, self._only)
         self._scanning = threading.Lock()
         self._scans = 0
+        self._defaults: dict[str, str] = {}  # by model, the version that has answered requests that name none
+        self._publishing = threading.Lock()  # guards the defaults, and the index that is made with them
 
     def refresh(self, loaded: Collection[str] = ()) -> None:
         """Scan the folder anew; the new index replaces the old one at once and whole.
@@ -55,9 +57,27 @@ class Repository:
                 models = scan(self._root, self._only)
                 for name in loaded:
                     _keep(models, self._models.get(name))
-                self._models = models
+                with self._publishing:
+                    for name, version in list(self._defaults.items()):
+                        if not _set_default(models, name, version):
+                            del self._defaults[name]
+                    self._models = models
         finally:
             self._scanning.release()
+
+    def set_default(self, name: str, version: str) -> None:
+        """Have a version answer requests that name none until it is gone or another one is set."""
+        with self._publishing:
+            if self._defaults.get(name) == version:
+                return
+            models = self._models.copy()  # callers that cache by index notice the change
+            if _set_default(models, name, version):
+                self._defaults[name] = version
+                self._models = models
+
+    def has_default(self, name: str) -> bool:
+        """Return whether a version of the model has answered by default, and is still there."""
+        return name in self._defaults
 
     def watch(self, read: Callable[[], None]) -> FolderWatch:
         """Return a watch that has a function read the folder when it has changed since this call."""
@@ -96,10 +116,13 @@ class Repository:
         name = version or entry.default_version
         entries, other = entry.versions, entry.default_version if version == "0" else None
         variant = entries.get(name) or entries.get(other or plain_number(name))
-        if variant is not None:
-            return variant
-        text = f"Request for unknown model: {entry.name!r} version {name[:128]!r} is not found"
-        raise ApiError(ErrorCode.VERSION_NOT_FOUND, f"{text}; it has {listed(entry.versions, MAX_LISTED)}")
+        text = f"Request for unknown model: {entry.name!r} version {name[:128]!r}"
+        if variant is None:
+            available = [each for each in entries if each not in entry.withheld]
+            raise ApiError(ErrorCode.VERSION_NOT_FOUND, f"{text} is not found; it has {listed(available, MAX_LISTED)}")
+        if variant.name in entry.withheld and variant.name != entry.default_version:
+            raise ApiError(ErrorCode.VERSION_NOT_FOUND, f"{text} is not offered: {entry.withheld[variant.name]}")
+        return variant
 
 
 def _keep(models: Models, old: ModelEntry | None) -> None:
@@ -110,3 +133,17 @@ def _keep(models: Models, old: ModelEntry | None) -> None:
     if fresh.problem != old.problem:
         log.warning("%s %s%s", old.name, SERVES_ON, fresh.problem)
     models.replace(old._replace(problem=fresh.problem))
+
+
+def _set_default(models: Models, name: str, version: str) -> bool:
+    """Make a version of a model the default one; return False if it is gone."""
+    entry = models.get(name)
+    if entry is None:
+        return False
+    if not entry.versions:
+        return True  # its manifest is broken for now
+    if version not in entry.versions:
+        return False
+    if entry.default_version != version:
+        models.replace(entry._replace(default_version=version))
+    return True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.repository.manifest import FILE_NAME, Manifest, VersionOptions, is_valid_name, read_manifest
 from pocketserve.repository.toml_table import ManifestError
@@ -25,6 +26,9 @@ from pocketserve.runtimes.registry import (
     stem_of,
 )
 from pocketserve_wire.files.plain_file import lies_in
+
+if TYPE_CHECKING:
+    from pocketserve.repository.triton_config import TritonConfig
 
 TRITON_CONFIG = "config.pbtxt"
 
@@ -55,6 +59,10 @@ class ModelEntry(NamedTuple):
     default_version: str = ""  # answers requests that name no version; empty when there is none at all
     manifest: Manifest = Manifest()
     problem: str | None = None  # a fault of the whole model; one that was loaded before keeps its versions
+    candidates: tuple[str, ...] = ()  # versions that may become the default one, the preferred one first
+    withheld: Mapping[str, str] = {}  # versions that its owner does not offer, with the reason
+    notes: tuple[str, ...] = ()  # about settings that are not used here
+    policy: Mapping[str, Any] = {}  # which versions are offered, in the JSON form of Triton's ``version_policy``
 
 
 class TooManyVersions(Exception):
@@ -129,6 +137,12 @@ class Models(Mapping[str, ModelEntry]):
         files = {name for name in self.names if name in self._bare or isfile(self._root / name / FILE_NAME)}
         return [name for name in self.names if name in files or self._read(name) is not None]
 
+    def copy(self) -> Models:
+        """Return another index of the same models, which can be changed by itself."""
+        models = copy.copy(self)
+        models._entries = dict(self._entries)
+        return models
+
     def replace(self, entry: ModelEntry) -> None:
         """Replace what the folder says under the model's name."""
         self._entries[entry.name] = entry
@@ -191,11 +205,15 @@ def _with_version_at(path: Path, model: ModelEntry) -> ModelEntry | None:
     if path.is_dir() or not model.versions:
         return model
     versions = {name: version for name, version in model.versions.items() if version.path == path}
-    return model._replace(versions=versions, default_version=next(iter(versions))) if versions else None
+    if not versions:
+        return None
+    default = next(iter(versions))
+    return model._replace(versions=versions, default_version=default, candidates=(default,), withheld={})
 
 
 def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
-    manifest, problem = Manifest(), None
+    manifest = Manifest()
+    config: TritonConfig | None = None
     if has_manifest := (folder / FILE_NAME).is_file():
         try:
             manifest = read_manifest(folder / FILE_NAME)
@@ -204,19 +222,22 @@ def _scan_folder(folder: Path, root: Path) -> ModelEntry | None:
     elif (config_path := folder / TRITON_CONFIG).exists():
         from pocketserve.repository.triton_config import read_config  # late: few folders have one
 
-        labels, problem = read_config(config_path)
-        if problem is not None:
-            return ModelEntry(folder.name, folder, problem=problem)
-        manifest = Manifest(labels=labels)
-    read_versions = _declared_versions if manifest.versions else _undeclared_versions
-    versions = read_versions(manifest, folder)
+        config = read_config(config_path)
+        if config.problem is not None:
+            return ModelEntry(folder.name, folder, problem=config.problem, notes=config.notes)
+        manifest = config.manifest()
+    if manifest.versions:
+        versions = _declared_versions(manifest, folder)
+    else:
+        versions = _undeclared_versions(folder, config.file_name if config is not None else None)
     if versions:
-        return _model(folder.name, folder, root, versions, manifest)
+        entry = _model(folder.name, folder, root, versions, manifest)
+        return entry if config is None else _with_config(entry, config)
     if has_manifest:
         problem = f"{folder.name}/{FILE_NAME}: the folder holds no model file; add one or a [versions] table"
         return ModelEntry(folder.name, folder, manifest=manifest, problem=problem)
-    problem = advice_for_folder(folder.name, frozenset(os.listdir(folder)))
-    return None if problem is None else ModelEntry(folder.name, folder, problem=problem)
+    reason = advice_for_folder(folder.name, frozenset(os.listdir(folder)))
+    return None if reason is None else ModelEntry(folder.name, folder, problem=reason)
 
 
 def _declared_versions(manifest: Manifest, folder: Path) -> dict[str, VersionEntry]:
@@ -246,17 +267,19 @@ def _declared_version(
     return VersionEntry(name, kind or FORMATS[0], path, options.options, options.evaluation, problem, options.sha256)
 
 
-def _undeclared_versions(_: Manifest, folder: Path) -> dict[str, VersionEntry]:
-    """Return the versions of a folder whose manifest, if any, names none."""
+def _undeclared_versions(folder: Path, file_name: str | None = None) -> dict[str, VersionEntry]:
+    """Return the versions of a folder whose manifest, if any, names none.
+
+    Args:
+        file_name: the model in each numbered folder; None takes the only one.
+    """
     kind = format_at(folder)
     if kind is not None:
         return {kind.name: VersionEntry(kind.name, kind, folder)}
     versions = _versions_of_files(_models_in(folder), variant_from=folder.name)
     children = [child for child in sorted(folder.iterdir()) if child.is_dir() and not _leads_upwards(child)]
-    numbered = [child for child in children if child.name.isdecimal()]
-    _check_number_of_versions(folder, len(versions) + len(numbered))
-    for child in numbered:
-        version = _numbered_version(child)
+    for child in _newest_numbered(children):
+        version = _numbered_version(child, file_name)
         if version is not None:
             versions.setdefault(version.name, version)
     if versions:
@@ -264,6 +287,13 @@ def _undeclared_versions(_: Manifest, folder: Path) -> dict[str, VersionEntry]:
     # Hugging Face's layout: NAME/config.json, NAME/onnx/model.onnx.
     inner = [path for child in children if format_named(child.name) for path in _models_in(child)]
     return _versions_of_files(inner, variant_from="model")
+
+
+def _newest_numbered(folders: list[Path]) -> list[Path]:
+    """Return the folders of numbered versions; of too many the newest ones."""
+    numbered = [folder for folder in folders if folder.name.isdecimal()]
+    numbered.sort(key=lambda folder: int(folder.name))
+    return numbered[-MAX_VERSIONS:]
 
 
 def _versions_of_files(paths: list[Path], *, variant_from: str) -> dict[str, VersionEntry]:
@@ -338,13 +368,18 @@ def _suffix(stem: str, base: str) -> str | None:
     return rest.strip("._-") if stem.startswith(base) and (not rest or rest[0] in "._-") else None
 
 
-def _numbered_version(folder: Path) -> VersionEntry | None:
+def _numbered_version(folder: Path, file_name: str | None) -> VersionEntry | None:
     """Return the version in the layout of Triton and TensorFlow Serving: ``NAME/1/m.tflite``."""
     paths = _models_in(folder) if format_at(folder) is None else [folder]
+    problem = None
+    if file_name is not None and paths:
+        selected = [path for path in paths if path.name == file_name]
+        if not selected:
+            problem = f"the folder {folder.name} has no {file_name}, which default_model_filename names"
+        paths = selected or paths[:1]
     kind = format_at(paths[0]) if paths else None
     if kind is None:
         return None
-    problem = None
     if len(paths) > 1:
         problem = f"the folder {folder.name} holds {len(paths)} models; a numbered version has one"
     return VersionEntry(plain_number(folder.name), kind, paths[0], problem=problem)
@@ -388,17 +423,32 @@ def _problem_of(path: Path, root: Path) -> str | None:
 
 def _model(name: str, folder: Path, root: Path, versions: Mapping[str, VersionEntry], manifest: Manifest) -> ModelEntry:
     versions = {key: v._replace(problem=v.problem or _problem_of(v.path, root)) for key, v in versions.items()}
-    default = manifest.default_version or _default_of(versions)
-    default = default if default in versions else plain_number(default)
-    if default not in versions:
-        problem = f"{name}/{FILE_NAME}: default_version is {default!r}, but the folder has {', '.join(versions)}"
+    candidates = _candidates_of(versions, manifest.default_version)
+    if candidates[0] not in versions:
+        problem = f"{name}/{FILE_NAME}: default_version is {candidates[0]!r}, but the folder has {', '.join(versions)}"
         return ModelEntry(name, folder, manifest=manifest, problem=problem)
-    return ModelEntry(name, folder, versions, default, manifest)
+    return ModelEntry(name, folder, versions, candidates[0], manifest, candidates=candidates)
 
 
-def _default_of(versions: Mapping[str, VersionEntry]) -> str:
-    """Return the highest number; else the first kind of the registry that can be served, plain before variants."""
-    if numbers := [name for name in versions if name.isdecimal()]:
-        return max(numbers, key=int)
+def _candidates_of(versions: Mapping[str, VersionEntry], selected: str | None) -> tuple[str, ...]:
+    """Return the versions that may become the default one, the preferred one first.
+
+    These are the one that the manifest names; else all numbers, the highest first; else the first kind of the
+    registry that can be served, plain before variants.
+    """
+    if selected is not None:
+        return (selected if selected in versions else plain_number(selected),)
+    numbers = [name for name in versions if name.isdecimal()]
+    if numbers:
+        return tuple(sorted(numbers, key=int, reverse=True))
     order = {kind.name: rank for rank, kind in enumerate(FORMATS)}
-    return min(versions, key=lambda v: (versions[v].problem is not None, order[versions[v].format.name], len(v), v))
+    return (min(versions, key=lambda v: (versions[v].problem is not None, order[versions[v].format.name], len(v), v)),)
+
+
+def _with_config(entry: ModelEntry, config: TritonConfig) -> ModelEntry:
+    """Return a model with the version settings of its ``config.pbtxt``."""
+    entry = entry._replace(notes=config.notes, policy=config.policy.to_json())
+    withheld, candidates = config.policy.choose(entry.candidates)
+    if not candidates:
+        return ModelEntry(entry.name, entry.folder, problem=next(iter(withheld.values())), notes=entry.notes)
+    return entry._replace(default_version=candidates[0], candidates=candidates, withheld=withheld)

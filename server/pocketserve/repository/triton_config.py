@@ -6,52 +6,219 @@ The file is a protocol buffer in text form, a ``ModelConfig`` of Triton's ``mode
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pocketserve.repository.manifest import Manifest, StateOptions
 from pocketserve.repository.toml_table import is_contained_name
+from pocketserve.repository.triton_fields import MAX_NOTES, Message, check_fields
+from pocketserve.repository.version_policy import VersionPolicy
 from pocketserve_wire.files.plain_file import read_plain
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16
+MAX_ROWS = 1024  # as many as ``max_batch`` of a manifest may be
+MAX_WAITING = 1024  # as many as its ``queue_limit`` may be
+MAX_IDLE_S = 86_400.0
+MAX_DIGITS = 20
 
 _TOKEN = re.compile(
     r"\s+|#[^\n]*"
     r"|(?P<text>\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"
     r"|(?P<word>[A-Za-z_][\w.]*|[-+]?[\d.][\w.+-]*)|(?P<mark>[{}\[\]:,;])"
 )
-Message = dict[str, list[Any]]  # the fields of a message by name, each with its values in order
+MAX_NUMBERS = 64  # versions that ``version_policy`` names
+
+BACKENDS = frozenset({"onnxruntime", "pytorch", "tensorflow", "armnn_tflite"})
+PLATFORMS = frozenset({"onnxruntime_onnx", "pytorch_libtorch", "tensorflow_savedmodel"})
+"""Triton's backends and platforms that run files of formats which are served here."""
+
+CHOOSING_PARAMETERS = frozenset({"TF_SIGNATURE_DEF", "TF_GRAPH_TAG", "TF_INIT_OPS_FILE"})
+"""Parameters of backends that select the graph to run."""
 
 
 class TextFormatError(ValueError):
     """A file that is no text of a protocol buffer; the text says where."""
 
 
-def read_config(path: Path) -> tuple[str | None, str | None]:
-    """Return the file with the first output's labels, and why the model cannot be served here, or None for each."""
+class TritonConfig(NamedTuple):
+    """The settings of a ``config.pbtxt`` that are used here.
+
+    Attributes:
+        labels: the file with the first output's labels.
+        problem: why the model cannot be served.
+        notes: sentences about settings that are not applied.
+        file_name: the model file in each version's folder.
+        max_batch: rows that run together; 0 for no batching.
+        feedback: by input, the output of the step before that it takes.
+        max_idle: seconds until an idle sequence is closed.
+    """
+
+    labels: str | None = None
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
+    policy: VersionPolicy = VersionPolicy()
+    file_name: str | None = None
+    max_batch: int | None = None
+    queue_limit: int | None = None
+    feedback: Mapping[str, str] = {}
+    max_idle: float | None = None
+
+    def manifest(self) -> Manifest:
+        """Return the same as a manifest."""
+        state = StateOptions(feedback=self.feedback)
+        if self.max_idle is not None:
+            state = state._replace(max_idle=self.max_idle)
+        manifest = Manifest(labels=self.labels, queue_limit=self.queue_limit, state=state)
+        if self.max_batch == 0:
+            return manifest._replace(batching=False)
+        return manifest._replace(max_batch=self.max_batch)
+
+
+def read_config(path: Path) -> TritonConfig:
+    """Read a ``config.pbtxt``; ``problem`` names every fault of the file."""
     name = f"{path.parent.name}/{path.name}"
     try:
         text = read_plain(path, MAX_BYTES).decode("utf-8")
         config = parse(text.replace("\r\n", "\n").replace("\r", "\n"))
+        problem, notes = check_fields(config)
+        if problem is not None:
+            return TritonConfig(problem=f"{name}: {problem}", notes=notes)
+        return _read(config, name, notes)
     except OSError as error:
-        return None, f"{name} cannot be read: {error.strerror}"
+        return TritonConfig(problem=f"{name} cannot be read: {error.strerror}")
+    except UnservedError as error:
+        return TritonConfig(problem=f"{name}: {error}")
     except ValueError as error:
-        return None, f"{name} cannot be read: {error}"
-    if problem := _unserved(config):
-        return None, f"{name}: {problem}"
-    labels = (_last(output, "label_filename") for output in config.get("output", []) if isinstance(output, dict))
-    return next(filter(is_contained_name, labels), None), None
+        return TritonConfig(problem=f"{name} cannot be read: {error}")
 
 
-def _unserved(config: Message) -> str | None:
-    if "ensemble_scheduling" in config:
-        return "ensembles of models are not served; ask its models one by one"
-    if any("control_input" in entry for entry in config.get("sequence_batching", []) if isinstance(entry, dict)):
-        return "controls of sequences as inputs are not served; feed outputs back by [state] in a model.toml"
-    if _last(config, "backend") == "python":
-        return "code for Triton's Python backend is not served; write a model.py or a task.py, with a model.toml"
-    return None
+class UnservedError(Exception):
+    """A setting that is not supported; the text continues a sentence that begins with the file."""
+
+
+def _read(config: Message, source: str, notes: tuple[str, ...]) -> TritonConfig:
+    _check_backend(config)
+    _check_parameters(config)
+    reshape_notes = [_check_reshape(kind, tensor) for kind in ("input", "output") for tensor in _messages(config, kind)]
+    batching, sequences = _message_of(config, "dynamic_batching"), _message_of(config, "sequence_batching")
+    max_batch = _number(config, "max_batch_size", 2**31 - 1)
+    queue_limit = _number(_message_of(batching, "default_queue_policy"), "max_queue_size", 2**32 - 1)
+    idle_us = _number(sequences, "max_sequence_idle_microseconds", 2**64 - 1)
+    return TritonConfig(
+        labels=_labels(config),
+        notes=(*notes, *(note for note in reshape_notes if note), *_parameter_notes(config)),
+        policy=_policy(_message_of(config, "version_policy"), source),
+        file_name=_file_name(config),
+        max_batch=None if max_batch is None else min(max_batch, MAX_ROWS),
+        queue_limit=min(queue_limit, MAX_WAITING) if queue_limit else None,
+        feedback=_feedback(sequences),
+        max_idle=min(idle_us / 1e6, MAX_IDLE_S) if idle_us else None,
+    )
+
+
+def _check_backend(config: Message) -> None:
+    backend, platform = _last(config, "backend"), _last(config, "platform")
+    if backend == "python":
+        text = "code for Triton's Python backend is not served; write a model.py or a task.py, with a model.toml"
+        raise UnservedError(text)
+    if backend and backend not in BACKENDS:
+        raise UnservedError(
+            f"the backend {str(backend)[:40]!r} is not served; a model.toml in its place serves the file"
+        )
+    if not backend and platform and platform not in PLATFORMS:
+        text = f"the platform {str(platform)[:40]!r} is not served; a model.toml in its place serves the file"
+        raise UnservedError(text)
+
+
+def _check_parameters(config: Message) -> None:
+    for name in _parameter_names(config):
+        if name in CHOOSING_PARAMETERS:
+            raise UnservedError(f"the parameter {name} is not applied; model.toml has `signature` and `loader`")
+
+
+def _parameter_names(config: Message) -> list[str]:
+    names = [_last(parameter, "key") for parameter in _messages(config, "parameters")]
+    return [name[:40] for name in names if isinstance(name, str)]
+
+
+def _parameter_notes(config: Message) -> list[str]:
+    return [f"the parameter {name} is not used" for name in _parameter_names(config)[:MAX_NOTES]]
+
+
+def _check_reshape(kind: str, tensor: Message) -> str:
+    """Return a note on a shape that clients of Triton send otherwise; refuse one that could pass unnoticed."""
+    reshape = _last(tensor, "reshape")
+    if reshape is None:
+        return ""
+    shape = reshape.get("shape", []) if isinstance(reshape, dict) else []
+    if len(shape) == len(tensor.get("dims", [])):
+        raise UnservedError(f"{kind}.reshape to as many dimensions is not applied; a model.toml serves it unchanged")
+    name = str(_last(tensor, "name"))[:40]
+    return f"{kind}.reshape of {name!r} is not applied: the shape is {_as_text(shape)}, after a batch dimension if any"
+
+
+def _as_text(shape: list[Any]) -> str:
+    return f"[{', '.join(str(size)[:20] for size in shape[:16])}]"
+
+
+def _labels(config: Message) -> str | None:
+    """Return the file with the labels of the first output; refuse those of another."""
+    names = [_last(output, "label_filename") for output in _messages(config, "output")]
+    for name in names[1:]:
+        if isinstance(name, str) and name:
+            raise UnservedError("output.label_filename is used for the first output only; a model.toml has `labels`")
+    return names[0] if names and is_contained_name(names[0]) else None
+
+
+def _policy(message: Message, source: str) -> VersionPolicy:
+    if "specific" in message:
+        versions = _message_of(message, "specific").get("versions", [])[:MAX_NUMBERS]
+        return VersionPolicy(specific=tuple(str(_as_number(item, 2**63 - 1)) for item in versions), source=source)
+    if "latest" in message:
+        number = _number(_message_of(message, "latest"), "num_versions", 2**32 - 1)
+        return VersionPolicy(latest=number or 1, source=source)
+    return VersionPolicy(source=source)
+
+
+def _file_name(config: Message) -> str | None:
+    name = _last(config, "default_model_filename")
+    if name in (None, ""):
+        return None
+    if not is_contained_name(name) or "/" in name:
+        raise UnservedError("default_model_filename must be a file in the folder of each version")
+    return str(name)
+
+
+def _feedback(sequences: Message) -> dict[str, str]:
+    feedback = {}
+    for state in _messages(sequences, "state"):
+        input_name, output_name = _last(state, "input_name"), _last(state, "output_name")
+        if not (isinstance(input_name, str) and isinstance(output_name, str)):
+            raise UnservedError("sequence_batching.state must name an input and an output")
+        feedback[input_name] = output_name
+    return feedback
+
+
+def _messages(message: Message, name: str) -> list[Message]:
+    return [value for value in message.get(name, []) if isinstance(value, dict)]
+
+
+def _message_of(message: Message, name: str) -> Message:
+    value = _last(message, name)
+    return value if isinstance(value, dict) else {}
+
+
+def _number(message: Message, name: str, high: int) -> int | None:
+    value = _last(message, name)
+    return None if value is None else _as_number(value, high)
+
+
+def _as_number(value: Any, high: int) -> int:
+    if not (isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS and int(value) <= high):
+        raise ValueError(f"{str(value)[:40]!r} is no number from 0 to {high}")
+    return int(value)
 
 
 def _last(message: Message, name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.cli.connection import add_connection_options, open_client, reading_answers
 from pocketserve.cli.output import human_bytes, print_json, print_table, print_text, printable
 from pocketserve.cli.progress import Progress
-from pocketserve.messages import LOADS_ANEW, SERVES_ON
+from pocketserve.messages import LOADS_ANEW, PENDING, SERVES_ON
 
 if TYPE_CHECKING:
     from pocketserve_client import Client
@@ -104,12 +104,17 @@ def _print_models(entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_kept(entries: Sequence[Mapping[str, Any]]) -> None:
-    """Print a sentence for each model whose change is not served: it cannot be, or nobody has asked since."""
+    """Print a sentence for each model whose newest files do not answer yet, or cannot be served."""
     reasons = {(entry["name"], entry.get("reason", "")) for entry in entries if entry["state"] == READY}
     for name, reason in sorted(reasons):
         if reason.startswith(SERVES_ON):
             mark = "note" if reason == f"{SERVES_ON}{LOADS_ANEW}" else "WARNING"
             print_text(printable(f"{mark}: {name} {reason}"), mark=mark, indent=" " * 4)
+    for entry in entries:
+        reason = entry.get("reason", "")
+        if reason.startswith(PENDING):
+            text = printable(f"note: {entry['name']} version {entry['version']} is {reason}")
+            print_text(text, mark="note", indent=" " * 4)
 
 
 def _row(name: str, versions: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -44,8 +44,10 @@ class Budget:
         with self._table.lock:
             return sum(resident.size for resident in self._table.residents())
 
-    def make_room(self, key: Key, required: int, deadline: float) -> None:
+    def make_room(self, key: Key, required: int, deadline: float, former: Key | None = None) -> None:
         """Evict what must go for a load, and reserve its bytes until it is done.
+
+        A version that it replaces (``former``) does not count: both are in memory for a moment.
 
         Where only other loads under way are in the way, their end is awaited: what they loaded may go then.
 
@@ -54,8 +56,8 @@ class Budget:
         """
         changed = self._table.changed
         with changed:
-            while (victims := self._choose(key, required)) is None:
-                alone = memory.choose_evictions(self._other_residents(key), required, self.now())
+            while (victims := self._choose(key, required, former)) is None:
+                alone = memory.choose_evictions(self._other_residents(key, former), required, self.now())
                 left = deadline - self._clock()
                 if alone is None or left <= 0 or not changed.wait(bounded(left)):
                     raise self._no_room(key, required)
@@ -68,18 +70,18 @@ class Budget:
         running = self._table.by_key[key].running
         return running is not None and self._choose(key, 2 * running.model.memory_bytes) == []
 
-    def evict_beside(self, key: Key) -> list[ModelHandle | None]:
+    def evict_beside(self, key: Key, former: Key | None = None) -> list[ModelHandle | None]:
         """Make others go for a model that turned out larger than its file. Wants the lock; returns what to close."""
         running = self._table.by_key[key].running
         size = running.model.memory_bytes if running is not None else 0
-        return [self._table.evict(other, MAKES_ROOM) for other in self._choose(key, size) or ()]
+        return [self._table.evict(other, MAKES_ROOM) for other in self._choose(key, size, former) or ()]
 
-    def _choose(self, key: Key, required: int) -> list[object] | None:
+    def _choose(self, key: Key, required: int, former: Key | None = None) -> list[object] | None:
         reserved = sum(record.reserved for other, record in self._table.by_key.items() if other != key)
-        return memory.choose_evictions(self._other_residents(key), required + reserved, self.now())
+        return memory.choose_evictions(self._other_residents(key, former), required + reserved, self.now())
 
-    def _other_residents(self, key: Key) -> list[memory.Resident]:
-        return [resident for resident in self._table.residents() if resident.key != key]
+    def _other_residents(self, key: Key, former: Key | None = None) -> list[memory.Resident]:
+        return [resident for resident in self._table.residents() if resident.key not in (key, former)]
 
     def _no_room(self, key: Key, required: int) -> ApiError:
         used = sum(resident.size for resident in self._other_residents(key))

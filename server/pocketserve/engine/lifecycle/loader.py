@@ -15,6 +15,7 @@ from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, open
 from pocketserve.engine.lifecycle.state import Event, Key, State, VersionRecord, VersionTable, close_all, detach
 from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.repository.files import file_bytes, fingerprint
+from pocketserve.repository.quiet import loading_stamp
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -45,28 +46,39 @@ class ModelLoader:
     trust: TrustStore | None
 
     def open(
-        self, record: VersionRecord, entry: ModelEntry, version: VersionEntry, deadline: float, users: int = 0
+        self,
+        record: VersionRecord,
+        entry: ModelEntry,
+        version: VersionEntry,
+        deadline: float,
+        users: int = 0,
+        *,
+        replaces: str | None = None,
+        keeps_sequences: bool = False,
     ) -> ModelHandle | None:
         """Load a version, publish and return it; or return None if the engine was closed meanwhile.
 
         Args:
             users: how many hold it from the start. One that is held is not evicted for the next load at once.
+            replaces: another version, which is not evicted for this one and may be in memory beside it.
+            keeps_sequences: give the load up if sequences are open on the loaded one.
 
         Raises:
             ApiError: why it cannot be loaded.
         """
         key = (entry.name, version.name)
-        size = file_bytes(version) * entry.manifest.instances
+        former = (entry.name, replaces) if replaces is not None else key
         before = self.stamp_of(entry, version)  # what changes from now on deserves another try
+        started = self.clock()
         try:
-            self.budget.make_room(key, size, deadline)
+            self.budget.make_room(key, file_bytes(version) * entry.manifest.instances, deadline, former)
             started = self.clock()
             self.rescan()
-            # Loaders hold a file a second time until they are done.
-            with memory.trimming() if size >= memory.LARGE_BYTES else nullcontext():
-                model = self._load(entry, version, deadline)
-            fresh = open_handle(model, self.options, self.scheduler, self.clock)
+            fresh = self._open_fresh(entry, version, deadline)
             fresh.fingerprint = before[0]
+            if keeps_sequences and self._has_sequences(record):
+                fresh.close()
+                raise ApiError(ErrorCode.MODEL_NOT_READY, f"sequences of {key[0]!r} are open", retry_after_s=1.0)
         except ApiError as error:
             self._publish_failure(record, before, error)
             raise
@@ -76,7 +88,30 @@ class ModelLoader:
             raise
         took = self.clock() - started
         record.statistics.record_load(int(took * 1e9))
-        log.info("loaded %s/%s in %.3f s (%s)", *key, took, model.runtime)
+        log.info("loaded %s/%s in %.3f s (%s)", *key, took, fresh.model.runtime)
+        return self._publish(record, fresh, users, key, former)
+
+    def _open_fresh(self, entry: ModelEntry, version: VersionEntry, deadline: float) -> ModelHandle:
+        """Load a version from files that stay the same meanwhile.
+
+        Raises:
+            ApiError: MODEL_NOT_READY when they changed, or why it cannot be loaded.
+        """
+        files = loading_stamp(entry, version)
+        is_large = file_bytes(version) * entry.manifest.instances >= memory.LARGE_BYTES
+        # Loaders hold a file a second time until they are done.
+        with memory.trimming() if is_large else nullcontext():
+            model = self._load(entry, version, deadline)
+        if loading_stamp(entry, version) != files:
+            model.close()
+            text = f"failed to load {entry.name!r} version {version.name!r}: its files changed meanwhile; ask again"
+            raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1.0)
+        return open_handle(model, self.options, self.scheduler, self.clock)
+
+    def _publish(
+        self, record: VersionRecord, fresh: ModelHandle, users: int, key: Key, former: Key
+    ) -> ModelHandle | None:
+        """Have requests use a version from now on; return None if the engine was closed meanwhile."""
         with self.table.changed:
             closing = [detach(record)]
             record.running, record.reserved = fresh, 0
@@ -86,7 +121,7 @@ class ModelLoader:
                 closing.append(detach(record))
             else:
                 fresh.users = users
-            closing += self.budget.evict_beside(key)
+            closing += self.budget.evict_beside(key, former)
             self.table.changed.notify_all()
         close_all(*closing)
         return None if closed else fresh
@@ -101,6 +136,10 @@ class ModelLoader:
     def _threads_for(self, entry: ModelEntry) -> int:
         return self.watch.threads(entry.manifest.threads or self.options.threads)
 
+    def _has_sequences(self, record: VersionRecord) -> bool:
+        with self.table.lock:
+            return record.running is not None and record.running.open_sequences > 0
+
     def _publish_failure(self, record: VersionRecord, before: tuple[object, object], error: ApiError) -> None:
         record.statistics.record_load(0, failed=True)
         with self.table.changed:
@@ -113,6 +152,8 @@ class ModelLoader:
                 record.apply(Event.LOAD_FAILED, error.copy())
             if not error.code.retryable:
                 record.failed_fingerprint = before
+                if record.running is not None:
+                    record.running.outdated = False  # this change is not tried again
             self.table.changed.notify_all()
         log.warning("%s", error.message)
 

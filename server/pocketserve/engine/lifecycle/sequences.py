@@ -30,13 +30,25 @@ MAX_ID_CHARS = 256
 BESIDE_OTHERS = "a sequence needs a server that answers alone, and several may answer here; ask one that is alone"
 
 
+SequenceKey = tuple[str, int | str]  # the owner, and the id that it chose
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceStep:
-    """The sequence parameters of one request. An ``id`` of 0 or "" means that it belongs to none."""
+    """The sequence parameters of one request. An ``id`` of 0 or "" means that it belongs to none.
+
+    ``owner`` is the identity of the client's token: clients with tokens of their own may choose the same id.
+    """
 
     id: int | str
     start: bool
     end: bool
+    owner: str = ""
+
+    @property
+    def key(self) -> SequenceKey:
+        """Return the key of the sequence among all clients' sequences."""
+        return self.owner, self.id
 
 
 @dataclass(slots=True)
@@ -58,16 +70,16 @@ class Sequence:
         return (session.memory_bytes if session is not None else 0) + sum(array.nbytes for array in state.values())
 
 
-def read_step(parameters: Mapping[str, Any]) -> SequenceStep | None:
+def read_step(parameters: Mapping[str, Any], owner: str = "") -> SequenceStep | None:
     """Return the sequence parameters of a request, None without; raise INVALID_PARAMETER for bad ones."""
     number = parameters.get("sequence_id", 0)
-    flags = [parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
+    start, end = (parameters.get(name, False) for name in ("sequence_start", "sequence_end"))
     text = isinstance(number, str) and len(number) <= MAX_ID_CHARS
     if not text and not (type(number) is int and 0 <= number < 2**64):
         raise bad_parameter("parameters.sequence_id", "must be an integer from 0 or a short string")
-    if not all(isinstance(flag, bool) for flag in flags):
+    if not (isinstance(start, bool) and isinstance(end, bool)):
         raise bad_parameter("parameters.sequence_start and sequence_end", "must be true or false")
-    return SequenceStep(number, *flags) if number not in (0, "") else None
+    return SequenceStep(number, start, end, owner) if number not in (0, "") else None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -81,7 +93,7 @@ class SequenceTable:
     clock: Callable[[], float]
     queue: ModelQueue  # the version's own; a sequence with a session of its own shares its scheduler and flow
     is_alone: Callable[[], bool] = lambda: True  # whether every step comes to this process
-    _sequences: dict[int | str, Sequence] = field(default_factory=dict, init=False)
+    _sequences: dict[SequenceKey, Sequence] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __len__(self) -> int:
@@ -113,7 +125,7 @@ class SequenceTable:
             dropped = self._drop_idle()
             try:
                 # Last in the order from now on, which is that of their last use.
-                sequence = self._sequences[step.id] = self._find(step, dropped)
+                sequence = self._sequences[step.key] = self._find(step, dropped)
                 sequence.last_used = self.clock()
             finally:
                 _close_all(dropped)
@@ -134,7 +146,7 @@ class SequenceTable:
 
     def _find(self, step: SequenceStep, dropped: list[Sequence]) -> Sequence:
         """Take the request's sequence, or a new one, out of the table; fill in what has to go for it."""
-        sequence = self._sequences.get(step.id)
+        sequence = self._sequences.get(step.key)
         name = f"sequence {str(step.id)[:64]!r}"
         if sequence is None and not step.start:
             text = f"{name} is not open (any more); start it with sequence_start"
@@ -142,7 +154,7 @@ class SequenceTable:
         if sequence is not None and (sequence.users if step.start else len(sequence.steps) > self.queue_limit):
             raise ApiError(ErrorCode.QUEUE_FULL, f"{name} is busy; try again", retry_after_s=0.1)
         if sequence is not None:
-            del self._sequences[step.id]
+            del self._sequences[step.key]
             if not step.start:
                 return sequence
             dropped.append(sequence)
@@ -160,9 +172,9 @@ class SequenceTable:
                 sequence.steps.remove(entry)
             sequence.users -= 1
             sequence.last_used = self.clock()
-            if (step.end or failed) and self._sequences.get(step.id) is sequence:
-                del self._sequences[step.id]
-            if not sequence.users and self._sequences.get(step.id) is not sequence:
+            if (step.end or failed) and self._sequences.get(step.key) is sequence:
+                del self._sequences[step.key]
+            if not sequence.users and self._sequences.get(step.key) is not sequence:
                 _close_all([sequence])
         if not was_run and sequence.steps:
             self.queue.scheduler.start_waiting()  # the next step may have waited for this one only

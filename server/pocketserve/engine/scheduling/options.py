@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from pocketserve.engine.scheduling.cancellation import Cancellation, cancelled
@@ -24,25 +24,28 @@ class RequestOptions:
         deadline: monotonic seconds after which the model is not started on it any more.
         arrived: monotonic seconds; of two requests of a stream the later one is the newer.
         rank: lower goes first, see :data:`DEFAULT_PRIORITY`.
-        stream: name of the stream whose newest request is the only one worth answering; "" is none.
+        stream: the stream whose newest request is the only one worth answering, by client and name; "" is none.
         cancellation: thrown when the caller gives up; None where the transport cannot tell.
+        owner: identity of the client's token; names that clients choose hold for one owner.
     """
 
-    __slots__ = ("arrived", "cancellation", "deadline", "rank", "stream")
+    __slots__ = ("arrived", "cancellation", "deadline", "owner", "rank", "stream")
 
     def __init__(
         self,
         deadline: float,
         arrived: float = 0.0,
         rank: int = DEFAULT_PRIORITY,
-        stream: str = "",
+        stream: Hashable = "",
         cancellation: Cancellation | None = None,
+        owner: str = "",
     ) -> None:
         self.deadline = deadline
         self.arrived = arrived
         self.rank = rank
         self.stream = stream
         self.cancellation = cancellation
+        self.owner = owner
 
     def check(self) -> None:
         """Refuse to go on preparing for a run that nobody waits for, or that would not be started.
@@ -64,6 +67,7 @@ def read_options(
     deadline: float | None = None,
     cancellation: Cancellation | None = None,
     received: float | None = None,
+    owner: str = "",
     *,
     longest_wait: float,
     clock: Callable[[], float] = time.monotonic,
@@ -73,6 +77,7 @@ def read_options(
     Args:
         deadline: monotonic seconds, from the transport; the earliest limit counts.
         received: monotonic seconds, when it came; None is now.
+        owner: identity of the client's token.
         longest_wait: seconds that no request may wait longer than.
 
     Raises:
@@ -84,12 +89,14 @@ def read_options(
     if deadline is not None and deadline < ends:
         ends = deadline
     if not parameters:
-        return RequestOptions(ends, arrived, DEFAULT_PRIORITY, "", cancellation)
+        return RequestOptions(ends, arrived, DEFAULT_PRIORITY, "", cancellation, owner)
     timeout = _whole(parameters, "timeout", MAX_TIMEOUT_US, "microseconds")
     if timeout:
         ends = min(ends, now + timeout / 1e6)
     priority = _whole(parameters, "priority", MAX_PRIORITY, "a whole number")
-    return RequestOptions(ends, arrived, priority or DEFAULT_PRIORITY, _stream(parameters), cancellation)
+    name = _stream(parameters)
+    stream = (owner, name) if name else ""
+    return RequestOptions(ends, arrived, priority or DEFAULT_PRIORITY, stream, cancellation, owner)
 
 
 def _whole(parameters: Mapping[str, Any], name: str, maximum: int, unit: str) -> int:

@@ -126,7 +126,7 @@ class EntryQueue:
     Attributes:
         waiting: entries in the order in which they would be started.
         recent_run_s: a moving mean of the runs' lengths.
-        streams: by name, the one request of each stream that waits.
+        streams: by client and name, the one request of each stream that waits.
     """
 
     __slots__ = (
@@ -150,7 +150,7 @@ class EntryQueue:
         self.advisor = advisor
         self.waiting: list[Entry] = []
         self.recent_run_s = 0.0
-        self.streams: dict[str, Entry] = {}
+        self.streams: dict[Hashable, Entry] = {}
         self._count = 0
 
     def enqueue(

@@ -216,7 +216,7 @@ class ModelQueue:
         """The flow that is charged for the runs."""
         return self._entries.flow
 
-    def check_room(self, rank: int, stream: str) -> None:
+    def check_room(self, rank: int, stream: Hashable) -> None:
         """Refuse a request that :meth:`submit` would refuse now, before anything is prepared for it.
 
         Raises:

@@ -38,13 +38,15 @@ def respond(
     log_request = service.traffic.log_request
     started = 0.0 if log_request is None else time.monotonic()
     route = None if isinstance(match, ApiError) else match.route
-    admitted, trusted, client_id = None, False, ""
+    admitted = owner = None
+    client_id = ""
     try:
-        trusted = _check_access(guard, route, environ)
+        owner = _check_access(guard, route, environ)
         if isinstance(match, ApiError):
             raise match
         admitted = match.route
-        request = _read_request(environ, admitted, match.path, service.config.max_body_bytes if trusted else 0)
+        request = _read_request(environ, admitted, match.path, 0 if owner is None else service.config.max_body_bytes)
+        request.owner = owner or ""
     except Exception as error:
         answer = dispatch.failure(error, f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
     else:
@@ -63,7 +65,9 @@ def respond(
     if log_request is not None:
         model = "" if isinstance(match, ApiError) else match.path.get("model", "")
         size = 0 if environ["REQUEST_METHOD"] == "HEAD" else sum(map(len, chunks))
-        log_answer(service, environ, answer.status, started, size, model, trusted=trusted, client_id=client_id)
+        log_answer(
+            service, environ, answer.status, started, size, model, trusted=owner is not None, client_id=client_id
+        )
     return status_line(answer.status), headers, chunks
 
 
@@ -105,8 +109,8 @@ def log_answer(
         )
 
 
-def _check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:
-    """Return whether a request has the token; ApiError where it may not pass."""
+def _check_access(guard: Guard, route: Route | None, environ: Environ) -> str | None:
+    """Return the identity of a request's token, None without one; raise ApiError if it may not pass."""
     host, origin = environ.get("HTTP_HOST"), environ.get("HTTP_ORIGIN")
     guard.check_source(host, origin, own_page=route is not None and route.group == "web")
     try:
@@ -114,11 +118,11 @@ def _check_access(guard: Guard, route: Route | None, environ: Environ) -> bool:
     except ApiError:
         if route is None or not route.open:
             raise
-        return False
+        return None
     if app == PAGE and origin is not None and not guard.is_own_origin(host, origin):
         raise ApiError(ErrorCode.ORIGIN_REFUSED, "a session is for the server's own page only; send the token")
     dispatch.check_owner(route, app)
-    return True
+    return app or ""
 
 
 def _read_request(environ: Environ, route: Route, path: Mapping[str, str], max_inflated: int) -> ApiRequest:

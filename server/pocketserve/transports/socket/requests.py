@@ -61,6 +61,7 @@ class Exchange(ApiRequest):
         self.client_id = ""
         self.cancellation = Cancellation()
         self.execute, self.keeps_thread = connection.execute, True
+        self.owner = ""
         try:
             self._route, self.path, self._head, self.query = _read_target(frame.target)
         except ApiError as fault:
@@ -79,6 +80,7 @@ class Exchange(ApiRequest):
                 raise self._fault
             if connection.app is not None:
                 dispatch.check_owner(route, connection.app.name)
+                self.owner = connection.app.name
             self.content_type = _read_ext(frame.ext) if frame.ext else ""
         except Exception as error:
             self.done(dispatch.failure(error, "reading a request"))

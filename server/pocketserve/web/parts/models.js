@@ -69,6 +69,7 @@ function card(model) {
     ${facts(main)}
     ${model.versions.length > 1 ? versionTable(model) : nothing}
     ${reasons(model)}
+    ${model.versions.filter(isPending).map(({ version, reason }) => html`<p class="help" lang="en">${version}: ${reason}</p>`)}
     ${models.faults[model.name] ? problem(models.faults[model.name]) : nothing}
     <div class="actions">
       ${open.length ? html`<a class="button primary" href="#try/${encodeURIComponent(model.name)}">${t("part.try")}</a>` : nothing}
@@ -91,6 +92,7 @@ function stateOf(model) {
 }
 
 const isQuarantined = (version) => /(^|: )in quarantine: /.test(version.reason); // it stands behind what was tried
+const isPending = (version) => /^(pending|serves on as it was loaded): /.test(version.reason); // newer files do not answer yet
 const isStopped = (version) => version.reason === "unloaded";
 
 function facts(version) {

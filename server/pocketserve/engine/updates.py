@@ -1,0 +1,268 @@
+"""Choice of the version that answers by default. A new or changed one is loaded in the background first."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from pocketserve.engine.engine import Engine
+from pocketserve.engine.lifecycle.handle import ModelHandle
+from pocketserve.engine.scheduling.cancellation import Cancellation
+from pocketserve.repository.quiet import unrest
+from pocketserve.repository.repository import Repository
+from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve_wire import ApiError, ErrorCode
+
+MAX_REST_S = 5.0
+"""Seconds that a request waits for files which are being written, where nothing older can answer."""
+
+MAX_CANDIDATES = 8  # versions that one request tries, the best first
+FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0  # between loads that failed for a reason that may pass
+SEQUENCE_LOOK_S = 0.5  # how often a change that waits for open sequences is checked
+MIN_PAUSE_S = 0.02  # between two steps, so that no fault makes the thread spin
+
+_FALL_BACK = frozenset(
+    {ErrorCode.MODEL_FAILED, ErrorCode.RUNTIME_MISSING, ErrorCode.MODEL_NOT_READY, ErrorCode.MEMORY_BUDGET}
+)
+"""Errors of one version that another version of the model may not have."""
+
+Resolve = Callable[[str, str | None], tuple[ModelEntry, VersionEntry]]
+
+log = logging.getLogger(__name__)
+
+
+class _Pending(NamedTuple):
+    """The next version of a model to load, or to make the default one."""
+
+    entry: ModelEntry
+    version: VersionEntry
+    is_reload: bool  # it is loaded, and its files have changed
+
+
+class Updates:
+    """Takes up new and changed versions while the former ones answer. One thread for each model that has a change.
+
+    Args:
+        resolve: returns a model and a version as the folder has them now, or raises ApiError.
+        longest_wait: seconds that a load in the background may wait for memory and for trials of other files.
+    """
+
+    def __init__(self, repository: Repository, engine: Engine, resolve: Resolve, longest_wait: float) -> None:
+        self._repository, self._engine, self._resolve = repository, engine, resolve
+        self._longest_wait = longest_wait
+        self._changed = threading.Condition()  # guards all below
+        self._is_closed = False
+        self._active: set[str] = set()  # models with a thread
+        self._signalled: set[str] = set()  # those of them that may have changed since their thread last checked
+        self._paused: set[str] = set()
+        self._delays: dict[tuple[str, str], str] = {}  # by model and version, why its load is put off
+
+    def acquire(
+        self, name: str, version: str | None, deadline: float, cancellation: Cancellation | None = None
+    ) -> tuple[ModelEntry, ModelHandle]:
+        """Load a version if needed, and hold it; where none is named, the best one that can be loaded.
+
+        Raises:
+            ApiError: why it cannot be used; of several, why the best one cannot.
+        """
+        entry, selected = self._resolve(name, version)
+        if not is_default(entry, version):
+            return entry, self._acquire(name, selected.name, deadline, cancellation)
+        fault: ApiError | None = None
+        for candidate in _in_order(entry)[:MAX_CANDIDATES]:
+            try:
+                handle = self._acquire(name, candidate, deadline, cancellation)
+            except ApiError as error:
+                if error.code not in _FALL_BACK:
+                    raise
+                fault = fault or error
+                continue
+            self._repository.set_default(name, candidate)
+            self.start(name)
+            return self._repository.models().get(name) or entry, handle
+        assert fault is not None
+        raise fault
+
+    def _acquire(self, name: str, version: str, deadline: float, cancellation: Cancellation | None) -> ModelHandle:
+        """Hold a version, loaded from files that have come to rest."""
+        latest = min(deadline, time.monotonic() + MAX_REST_S)
+        while True:
+            entry, selected = self._resolve_exactly(name, version)
+            if self._engine.running(name, version) is not None:
+                return self._engine.acquire(entry, selected, deadline, cancellation)
+            left = unrest(entry, selected)
+            if not left:
+                try:
+                    return self._engine.acquire(entry, selected, deadline, cancellation)
+                except ApiError as error:
+                    left = unrest(entry, selected)
+                    if error.code is not ErrorCode.MODEL_NOT_READY or not left:
+                        raise
+            if time.monotonic() + left > latest:
+                text = f"the files of {name!r} version {version!r} are being written; ask again once they are there"
+                raise ApiError(ErrorCode.MODEL_NOT_READY, text, retry_after_s=1.0)
+            if cancellation is not None:
+                cancellation.check()
+            self._pause(left + MIN_PAUSE_S)
+
+    def _resolve_exactly(self, name: str, version: str) -> tuple[ModelEntry, VersionEntry]:
+        """Return a version under its own name, also one that is no longer offered by its number."""
+        entry, _ = self._resolve(name, None)
+        exact = entry.versions.get(version)
+        return (entry, exact) if exact is not None else self._resolve(name, version)
+
+    def _pause(self, seconds: float, name: str = "") -> None:
+        """Wait, but not longer than until the server ends, or something is known to have changed of a model."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or name in self._signalled, seconds)
+
+    # In the background
+
+    @contextmanager
+    def paused(self, name: str) -> Iterator[None]:
+        """Leave the loads of a model to the caller of this block."""
+        with self._changed:
+            self._paused.add(name)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._paused.discard(name)
+            self.start(name)
+
+    def start_all(self) -> None:
+        """Start loading the changes of all loaded models."""
+        for name in sorted(self._engine.loaded_models()):
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start loading the changes of a model, if there are any."""
+        with self._changed:
+            if name in self._active:
+                self._signalled.add(name)
+                self._changed.notify_all()
+                return
+            if self._is_closed or name in self._paused or self._next_step(name) is None:
+                return
+            self._active.add(name)
+        thread = threading.Thread(target=self._run, args=(name,), name="pocketserve-update", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more; the next change or load tries again
+            log.warning("the change of %s is not taken up for now: %s", name, error)
+            with self._changed:
+                self._active.discard(name)
+
+    def close(self) -> None:
+        """End the threads once the loads in progress have ended."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _run(self, name: str) -> None:
+        retry_s = FIRST_RETRY_S
+        while True:
+            with self._changed:
+                self._signalled.discard(name)
+            pending = self._look(name)
+            with self._changed:
+                if self._is_closed or (pending is None and name not in self._signalled):
+                    self._active.discard(name)
+                    return
+            if pending is None:
+                continue
+            delay = self._try_to_take(pending)
+            if delay is None:
+                delay, retry_s = retry_s, min(2 * retry_s, LAST_RETRY_S)
+            self._pause(max(delay, MIN_PAUSE_S), name if delay else "")
+
+    def _try_to_take(self, pending: _Pending) -> float | None:
+        """Take one step, and return the seconds until the next; None after a failure that may pass."""
+        key = (pending.entry.name, pending.version.name)
+        try:
+            delay = self._take(pending)
+        except ApiError as error:
+            self._delays[key] = error.message
+            return None if error.code.retryable else 0.0
+        except Exception:  # no runtime foresaw it; the engine has it on record
+            log.exception("%s/%s could not be loaded in the background", *key)
+            return None
+        if not delay:
+            self._delays.pop(key, None)
+        return delay
+
+    def _look(self, name: str) -> _Pending | None:
+        try:
+            self._resolve(name, None)  # so that the folder is read if it has changed
+        except ApiError:
+            return None
+        with self._changed:
+            return None if name in self._paused else self._next_step(name)
+
+    def _next_step(self, name: str) -> _Pending | None:
+        entry = self._repository.models().get(name)
+        if entry is None or not entry.versions:
+            return None
+        for outdated in self._engine.outdated_versions(name):
+            if outdated in entry.versions:
+                return _Pending(entry, entry.versions[outdated], True)
+        if not self._repository.has_default(name) or self._engine.running(name, entry.default_version) is None:
+            return None
+        for candidate in better_than_default(entry):
+            version = entry.versions[candidate]
+            if self._engine.running(name, candidate) is not None or self._engine.can_be_tried(entry, version):
+                return _Pending(entry, version, False)
+        return None
+
+    def _take(self, pending: _Pending) -> float:
+        """Load a version, or make a loaded one the default; return the seconds to wait before that, 0 if it is done.
+
+        Raises:
+            ApiError: why the version cannot be loaded.
+        """
+        entry, version, is_reload = pending
+        key = (entry.name, version.name)
+        left = unrest(entry, version)
+        if left:
+            self._delays[key] = "its files are being written"
+            return left + MIN_PAUSE_S
+        former = version.name if is_reload else entry.default_version
+        if self._engine.open_sequences(entry.name, former):
+            self._delays[key] = "sequences are open"
+            return SEQUENCE_LOOK_S
+        if is_reload or self._engine.running(*key) is None:
+            deadline = time.monotonic() + self._longest_wait
+            replaces = None if is_reload else former
+            self._engine.load(entry, version, deadline, replaces=replaces, keeps_sequences=True)
+            return 0.0  # the next look compares the files once more before requests get it
+        self._repository.set_default(*key)
+        self._engine.trim(*key)
+        log.info("%s: version %s answers by default now, after %s", *key, former)
+        return 0.0
+
+    # For listings
+
+    def delay_of(self, name: str, version: str) -> str:
+        """Return why the load of a version in the background is put off; empty if it is not."""
+        return self._delays.get((name, version), "")
+
+
+def is_default(entry: ModelEntry, version: str | None) -> bool:
+    """Return whether a request leaves the choice of the version to the server."""
+    return not version or (version == "0" and version not in entry.versions)
+
+
+def better_than_default(entry: ModelEntry) -> tuple[str, ...]:
+    """Return the versions that are to replace the default one, the preferred one first."""
+    if entry.default_version not in entry.candidates:
+        return entry.candidates
+    return entry.candidates[: entry.candidates.index(entry.default_version)]
+
+
+def _in_order(entry: ModelEntry) -> list[str]:
+    """Return all versions that may answer by default, the present one first."""
+    return list(dict.fromkeys((entry.default_version, *entry.candidates)))

@@ -1,0 +1,242 @@
+"""New and changed versions, loaded in the background while requests are answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numbered_models import BODY, BROKEN, await_that, external, put, sum_of_files, times
+from pocketserve.api.dispatch import answer_request, match
+from pocketserve.api.messages import ApiRequest
+from pocketserve.config import Config
+from pocketserve.engine.engine import State
+from pocketserve.repository import quiet
+from pocketserve.service import Service
+from sequence_models import FEEDBACK, running_sum
+
+TIMEOUT_S = 60.0
+
+
+class Local:
+    """A service in this process, on a folder of its own."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.root = folder / "models"
+        self.root.mkdir(exist_ok=True)
+        config = Config(models_dir=self.root, state_dir=folder / "state", **{"quarantine": False} | settings)
+        self.service = Service(config)
+        self.service.follow_folder()
+
+    def request(self, path: str, body: bytes = BODY, owner: str = "", method: str = "POST") -> tuple[int, Any]:
+        """Status and document of an answer."""
+        target = match(method, path)
+        request = ApiRequest(path=target.path, body=memoryview(body if method == "POST" else b""), owner=owner)
+        response = answer_request(self.service, target.route, request)
+        return response.status, json.loads(b"".join(response.chunks))
+
+    def ask(self) -> tuple[str, float]:
+        """Version and value of an answer, which must be one."""
+        status, answer = self.request("/v2/models/m/infer")
+        assert status == 200, answer
+        return answer["model_version"], answer["outputs"][0]["data"][0]
+
+    def reason(self, version: str) -> str:
+        """What listings say of a version."""
+        return self.service.status("m", version).reason
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Callable[..., Local]]:
+    started: list[Local] = []
+
+    def start(**settings: Any) -> Local:
+        started.append(Local(tmp_path, **settings))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.service.close()
+
+
+@pytest.fixture
+def stalled_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Loads that do not end before the event is set; whoever waits for one does not end, either."""
+    from pocketserve.engine.lifecycle import loader
+
+    load, go_on = loader.ModelLoader._load, threading.Event()
+
+    def stalled(self: Any, entry: Any, version: Any, deadline: float) -> Any:
+        if version.name != "1" or (version.path.parent / "changed").exists():
+            assert go_on.wait(TIMEOUT_S)
+        return load(self, entry, version, deadline)
+
+    monkeypatch.setattr(loader.ModelLoader, "_load", stalled)
+    yield go_on
+    go_on.set()
+
+
+def test_no_request_waits_for_a_new_version(local: Callable[..., Local], stalled_loads: threading.Event) -> None:
+    one = local()
+    put(one.root, 1, times(1))
+    assert one.ask() == ("1", 1.0)
+    put(one.root, 2, times(2))
+    await_that(lambda: one.service.engine.state("m", "2") is State.LOADING)
+    for _ in range(20):
+        assert one.ask() == ("1", 1.0)
+    assert one.reason("2") == (
+        "pending: it is loaded in the background; version 1 answers requests that name none until then"
+    )
+    assert one.service.status("m", None).ready
+    assert one.request("/v2/models/m/config", method="GET")[0] == 200
+    stalled_loads.set()
+    await_that(lambda: one.ask() == ("2", 2.0))
+
+
+def test_no_request_waits_for_a_changed_file(local: Callable[..., Local], stalled_loads: threading.Event) -> None:
+    one = local()
+    folder = put(one.root, 1, times(1))
+    assert one.ask() == ("1", 1.0)
+    (folder / "changed").touch()
+    (folder / "fresh").write_bytes(times(3))
+    (folder / "fresh").replace(folder / "model.onnx")
+    await_that(lambda: one.service.engine.state("m", "1") is State.LOADING)
+    for _ in range(20):
+        assert one.ask() == ("1", 1.0)
+    assert one.reason("1").startswith("serves on as it was loaded: its files changed, and are loaded in the background")
+    stalled_loads.set()
+    await_that(lambda: one.ask() == ("1", 3.0))
+
+
+def test_files_that_do_not_rest_are_not_loaded(local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, names = local(), ("a.bin", "b.bin")
+    folder = put(one.root, 1, external(names))
+    sum_of_files(folder, dict.fromkeys(names, 1.0))
+    assert one.ask() == ("1", 3.0)
+    monkeypatch.setattr(quiet, "QUIET_S", 3600.0)
+    for name in names:
+        sum_of_files(folder, {name: 2.0})
+        await_that(lambda: "its files are being written" in one.reason("1"))
+        assert one.ask() == ("1", 3.0)
+    monkeypatch.setattr(quiet, "QUIET_S", 0.1)
+    (folder / "other").touch()  # the wait of an hour ends with the next change
+    await_that(lambda: one.ask() == ("1", 5.0))
+
+
+def test_a_model_that_is_not_loaded_is_refused_while_its_files_are_written(
+    local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, names = local(), ("a.bin", "b.bin")
+    monkeypatch.setattr(quiet, "QUIET_S", 3600.0)
+    sum_of_files(put(one.root, 1, external(names)), dict.fromkeys(names, 1.0))
+    status, answer = one.request("/v2/models/m/infer")
+    assert (status, answer["code"]) == (503, "MODEL_NOT_READY") and "are being written; ask again" in answer["error"]
+    monkeypatch.setattr(quiet, "QUIET_S", 0.1)
+    assert one.ask() == ("1", 3.0)
+
+
+def test_files_that_change_during_a_load_are_loaded_again(
+    local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy is older than the labels that are read after it."""
+    from pocketserve.engine.lifecycle import loader
+
+    one, names = local(), ("a.bin", "b.bin")
+    folder = put(one.root, 1, external(names))
+    sum_of_files(folder, dict.fromkeys(names, 1.0))
+    load, answers = loader.ModelLoader._load, list[float]()
+
+    def changed_behind(self: Any, entry: Any, version: Any, deadline: float) -> Any:
+        model = load(self, entry, version, deadline)
+        if not answers:
+            answers.append(0.0)
+            sum_of_files(folder, dict.fromkeys(names, 2.0))
+        return model
+
+    monkeypatch.setattr(loader.ModelLoader, "_load", changed_behind)
+    assert one.ask() == ("1", 5.0)
+
+
+def test_open_sequences_keep_their_version(local: Callable[..., Local]) -> None:
+    one = local()
+    folder = one.root / "m"
+    for number in (1, 2):
+        (folder / str(number)).mkdir(parents=True)
+    running_sum(folder / "1" / "model.onnx", 1)
+    (folder / "model.toml").write_text(FEEDBACK)
+    assert step(one, 1.0, start=True) == ("1", 1.0)
+    running_sum(folder / "2" / "model.onnx", 1)
+    await_that(lambda: "sequences are open" in one.reason("2"))
+    assert step(one, 2.0) == ("1", 3.0)
+    assert step(one, 3.0, end=True) == ("1", 6.0)
+    await_that(lambda: step(one, 1.0, start=True, end=True)[0] == "2")
+
+
+def step(one: Local, value: float, owner: str = "", number: int = 7, **flags: bool) -> tuple[str, float]:
+    """One step of a sequence."""
+    parameters = {"sequence_id": number, **{f"sequence_{name}": flag for name, flag in flags.items()}}
+    tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [value]}
+    body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+    status, answer = one.request("/v2/models/m/infer", body, owner)
+    assert status == 200, answer
+    outputs = {output["name"]: output["data"][0] for output in answer["outputs"]}
+    return answer["model_version"], outputs["y"]
+
+
+def test_a_version_that_has_no_room_for_now_is_tried_again(local: Callable[..., Local]) -> None:
+    one = local()
+    put(one.root, 1, times(1))
+    assert one.ask() == ("1", 1.0)
+    budget = one.service.engine._budget
+    size, budget.size = budget.size, 1
+    put(one.root, 2, times(2))
+    await_that(lambda: "memory budget" in one.reason("2"))
+    assert one.ask() == ("1", 1.0)
+    budget.size = size
+    await_that(lambda: one.ask() == ("2", 2.0))
+
+
+def test_a_failure_is_tried_once_and_logged_once(local: Callable[..., Local], caplog: pytest.LogCaptureFixture) -> None:
+    one = local()
+    put(one.root, 1, times(1))
+    assert one.ask() == ("1", 1.0)
+    put(one.root, 2, BROKEN)
+    await_that(lambda: "failed to load" in one.reason("2"))
+    for number in range(5):
+        (one.root / f"note{number}").write_text("")  # the folder is read again
+        assert one.ask() == ("1", 1.0)
+    assert sum("failed to load" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_folder_that_moves_in_has_rested(tmp_path: Path) -> None:
+    """Its files are older than the move, so nobody waits for them."""
+    one = Local(tmp_path, quarantine=False)
+    try:
+        names = ("a.bin", "b.bin")
+        folder = put(one.root, 1, external(names))
+        sum_of_files(folder, dict.fromkeys(names, 1.0))
+        entry = one.service.entry("m")
+        assert quiet.unrest(entry, entry.versions["1"]) > 0
+        await_that(lambda: quiet.unrest(entry, entry.versions["1"]) == 0)
+        os.rename(one.root / "m", one.root / "n")
+        moved = one.service.entry("n")
+        assert quiet.unrest(moved, moved.versions["1"]) == 0
+    finally:
+        one.service.close()
+
+
+def test_a_clock_that_was_set_back_holds_nothing_up(
+    local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, names = local(), ("a.bin", "b.bin")
+    sum_of_files(put(one.root, 1, external(names)), dict.fromkeys(names, 1.0))
+    entry = one.service.entry("m")
+    now = time.time()
+    monkeypatch.setattr(quiet.time, "time", lambda: now - 86_400)
+    assert quiet.unrest(entry, entry.versions["1"]) == 0

@@ -1,0 +1,215 @@
+"""Versions that change under load: every request is answered, by one version and never by a mixture of two."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from conftest import Server, StartServer
+from numbered_models import BROKEN, await_that, external, put, sum_of_files, times
+from pocketserve_client import Client
+from pocketserve_client.errors import PocketserveError
+from soaking import note, rounds
+
+pytestmark = pytest.mark.soak
+
+FILES = ("a.bin", "b.bin", "c.bin")
+PADDING = 1_000_000  # numbers in a version that is slow to load
+PIECES = 8  # in which a slow copy is written
+OLD_VERSIONS = 2  # that stay in the folder
+Answer = tuple[str, float]
+
+
+@dataclass
+class Load:
+    """Clients that ask all the time, and check every answer.
+
+    Attributes:
+        allowed: answers that are right now; replaced as a whole, never changed.
+        faults: answers that were wrong, and errors.
+    """
+
+    server: Server
+    allowed: set[Answer]
+    faults: list[object] = field(default_factory=list)
+    answers: int = 0
+    _is_over: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Start a client of each transport."""
+        for transport in ("http", "socket"):
+            thread = threading.Thread(target=self._ask, args=(transport,))
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """End the clients."""
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _ask(self, transport: str) -> None:
+        url = f"{transport}://127.0.0.1:{self.server.ready[transport]['port']}"
+        with Client(url, self.server.token) as client:
+            while not self._is_over.is_set():
+                before = frozenset(self.allowed)  # an answer may have been on its way when that changed
+                try:
+                    answer: object = ask(client)
+                except PocketserveError as error:
+                    answer = repr(error)
+                self.answers += 1
+                if answer not in before | self.allowed:
+                    self.faults.append((answer, sorted(before), sorted(self.allowed)))
+
+
+def ask(client: Client) -> Answer:
+    """Ask the model, and return the version and the value of the answer."""
+    answer = client.predict("m", [[1.0]])
+    (output,) = answer["predictions"]
+    return answer["version"], float(output["data"][0])
+
+
+class Folder:
+    """The folder of the model, whose newest version changes.
+
+    Attributes:
+        number: the highest version that was made.
+        current: the answer of the version that is to answer.
+    """
+
+    def __init__(self, root: Path, load: Load, client: Client) -> None:
+        self.root, self.load, self.client = root, load, client
+        self.number = 1
+        self.current: Answer = ("1", 1.0)
+
+    def expect(self, answer: Answer, change: Callable[[], object]) -> None:
+        """Make a change after which the model is to answer so; the former answer is right until then."""
+        self.load.allowed |= {answer}
+        change()
+        await_that(lambda: ask(self.client) == answer)
+        self.current = answer
+        self.load.allowed = {answer}
+
+    def next_folder(self) -> Path:
+        """Return the folder of the next version, which does not exist yet."""
+        self.number += 1
+        return self.root / "m" / str(self.number)
+
+    def good(self) -> None:
+        """A version arrives whole."""
+        value = float(self.next_folder().name)
+        self.expect((str(self.number), value), lambda: put(self.root, self.number, times(value)))
+
+    def slow(self) -> None:
+        """A version takes long to try and to load."""
+        value = float(self.next_folder().name)
+        self.expect((str(self.number), value), lambda: put(self.root, self.number, times(value, PADDING)))
+
+    def broken(self) -> None:
+        """A version cannot be loaded."""
+        folder = self.next_folder()
+        put(self.root, self.number, BROKEN + bytes(str(self.number), "ascii"))
+        await_that(lambda: self._state_of(folder.name) == "UNAVAILABLE")
+        shutil.rmtree(folder)
+
+    def half_copied(self) -> None:
+        """A version is copied in place and in pieces, and its file is closed once half way."""
+        folder = self.next_folder()
+        value = float(self.number)
+        content = times(value, PADDING)
+        step = len(content) // PIECES + 1
+
+        def copy() -> None:
+            folder.mkdir()
+            for start in range(0, len(content), step):
+                with (folder / "model.onnx").open("ab") as file:
+                    file.write(content[start : start + step])
+
+        self.expect((folder.name, value), copy)
+
+    def several_files(self) -> None:
+        """A version of several files is copied in place, the model first."""
+        folder = self.next_folder()
+        value = float(self.number)
+
+        def copy() -> None:
+            folder.mkdir()
+            (folder / "model.onnx").write_bytes(external(FILES))
+            sum_of_files(folder, dict.fromkeys(FILES, value))
+
+        self.expect((folder.name, 1 + 3 * value), copy)
+
+    def changed_files(self) -> None:
+        """The files of the version that answers are replaced one after the other."""
+        self.several_files()
+        folder = self.root / "m" / str(self.number)
+        value = self.number + 0.5
+        aside = self.root / ".aside"
+        aside.mkdir(exist_ok=True)
+        sum_of_files(aside, dict.fromkeys(FILES, value))
+
+        def replace() -> None:
+            for name in FILES:
+                (aside / name).replace(folder / name)
+
+        self.expect((folder.name, 1 + 3 * value), replace)
+
+    def one_after_the_other(self) -> None:
+        """Several versions arrive while one is being loaded."""
+        first, last = self.number + 1, self.number + 3
+        self.load.allowed |= {(str(number), float(number)) for number in range(first, last)}
+        self.number = last
+
+        def put_all() -> None:
+            for number in range(first, last + 1):
+                put(self.root, number, times(float(number)))
+
+        self.expect((str(last), float(last)), put_all)
+
+    def clean(self) -> None:
+        """Remove old versions."""
+        for folder in (self.root / "m").iterdir():
+            if folder.name.isdecimal() and int(folder.name) < int(self.current[0]) - OLD_VERSIONS:
+                shutil.rmtree(folder)
+
+    def _state_of(self, version: str) -> str:
+        return next((entry["state"] for entry in self.client.index() if entry["version"] == version), "")
+
+
+def test_no_change_of_versions_fails_a_request(new_server: StartServer, tmp_path: Path) -> None:
+    """Good, slow, broken, half-copied and changed versions come while both transports ask."""
+    root = tmp_path / "models"
+    put(root, 1, times(1.0))
+    server = new_server(root, "--state-dir", str(tmp_path / "state"))
+    load = Load(server, {("1", 1.0)})
+    changes, began = rounds(14, 1000), time.monotonic()
+    with Client(server.url, server.token) as client:
+        folder = Folder(root, load, client)
+        assert ask(client) == folder.current
+        load.start()
+        kinds = (
+            folder.good,
+            folder.broken,
+            folder.half_copied,
+            folder.several_files,
+            folder.changed_files,
+            folder.slow,
+            folder.one_after_the_other,
+        )
+        try:
+            for number in range(changes):
+                kinds[number % len(kinds)]()
+                folder.clean()
+                assert load.faults == []
+        finally:
+            load.stop()
+    assert load.faults == [] and load.answers > changes
+    seconds = time.monotonic() - began
+    note("versions that change under load", f"{changes} changes, {load.answers:,} answers, 0 wrong, {seconds:.0f} s")
