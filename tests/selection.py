@@ -27,6 +27,7 @@ MARKS: Final = {
     "wheel": "builds the wheel and installs it into an empty environment",
     "simulated": "waits for a simulated phone, in real time",
     "convert": "needs the environments of converters (gigabytes)",
+    "families": "compares with the model makers' own libraries, in an environment of its own",
     "soak": "sends thousands of requests and watches the memory",
     "long": "repeats for many minutes what other tests do once: ``make soak`` alone runs it",
 }
@@ -174,13 +175,16 @@ KINDS: Final = {
     "core": Kind(BIG, quick=False, only_here=SANS_FRAMEWORKS),
     "docs": Kind(BIG, only=DOCS, only_here=SANS_FRAMEWORKS),
     "lab": Kind(BIG, only=LAB, only_here=SANS_FRAMEWORKS),
-    "all": Kind(frozenset({"browser", "convert", "long", "triton", "ray"}), had=SANS_FRAMEWORKS, complete=True),
+    "all": Kind(
+        frozenset({"browser", "convert", "families", "long", "triton", "ray"}), had=SANS_FRAMEWORKS, complete=True
+    ),
     "browser": Kind(frozenset({"long"}), complete=True),
-    "soak": Kind(frozenset({"browser", "convert", "triton", "ray"}), complete=True),
+    "soak": Kind(frozenset({"browser", "convert", "families", "triton", "ray"}), complete=True),
     "tflite-runtime": Kind(BIG | {"onnx"}, had=SANS_TFLITE, complete=True),
     "convert": Kind(BIG - {"convert"}),
     "triton": Kind(BIG - {"triton"}, complete=True),
     "ray": Kind(BIG - {"ray"}, complete=True),
+    "families": Kind(BIG - {"families"}, complete=True),
     "newest": Kind(BIG | {"assets"}),
     "arm64": Kind(BIG | {"assets", "live"}),
 }

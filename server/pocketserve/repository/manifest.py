@@ -30,6 +30,7 @@ MAX_DEPTH = 32
 MAX_START_ELEMENTS = 2**26
 """Of a state's first zeros, 256 MiB of FP32: each request of no sequence, and each sequence, has its own."""
 
+MAX_FIXED_INPUTS = 64
 MAX_LANGUAGES = 256  # of labels. A request that names one is compared with all of them
 
 Options = TypeVar("Options")
@@ -83,6 +84,7 @@ class Manifest(NamedTuple):
     target_name: str = ""
     target_unit: str = ""
     ignored_keys: tuple[str, ...] = ()  # unsupported keys of other tools' files that the owner knows to be irrelevant
+    fixed_inputs: Mapping[str, Any] = {}  # input -> a number or nested lists of numbers that it always gets
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     versions: Mapping[str, VersionOptions] = {}
@@ -160,6 +162,7 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         target_name=target.text("name"),
         target_unit=target.text("unit"),
         ignored_keys=table.texts("ignored_keys"),
+        fixed_inputs=_fixed_inputs(table),
         inputs=_specs(table, "inputs"),
         outputs=_specs(table, "outputs"),
         versions=_versions(table),
@@ -251,6 +254,23 @@ def _state(table: TomlTable) -> StateOptions:
     idle, maximum = table.number("max_idle", 0, 1e9), table.integer("max_sequences", 1, 1024)
     shapes = {name: tuple(shape) for name, shape in start.items()}
     return StateOptions(feedback, shapes, maximum, 60.0 if idle is None else idle)
+
+
+def _fixed_inputs(table: TomlTable) -> dict[str, Any]:
+    """Parse ``[fixed_inputs]``: values by the names of inputs."""
+    values = table.table("fixed_inputs").rest()
+    if len(values) > MAX_FIXED_INPUTS:
+        raise table.fault("fixed_inputs", f"has {len(values)} inputs; {MAX_FIXED_INPUTS} are possible")
+    for name, value in values.items():
+        if not _is_numbers(value):
+            raise table.fault(f"fixed_inputs.{name}", "must be a number or a list of numbers")
+    return values
+
+
+def _is_numbers(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_numbers(item) for item in value)
+    return isinstance(value, bool | int | float)
 
 
 def _versions(table: TomlTable) -> dict[str, VersionOptions]:

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from pocketserve.tasks.base import invalid_input
-from pocketserve.tensors import Array, TensorSpec, datatype_of, to_array
+from pocketserve.tensors import Array, TensorSpec, datatype_of, quantize, to_array
 from pocketserve_wire import DATATYPES, ApiError, Tensor
 from pocketserve_wire.limits import MAX_JSON_DEPTH
 from pocketserve_wire.strict_json import json_type
 from pocketserve_wire.tensor import from_json_values, invalid
 
 NPY_MAGIC = b"\x93NUMPY"
+MAX_CONSTANT = 1 << 26  # elements of an input that always gets the same number, 256 MiB of FP32
 MAX_NPY_HEADER = 1024  # bytes: that of an array with 32 dimensions has less
 _NPY_ITEM = (
     rb"\s*['\"](descr|fortran_order|shape)['\"]\s*:"
@@ -99,6 +100,28 @@ def fit_values(values: Any, spec: TensorSpec) -> Array:
     if shape is None:
         raise _misfit(spec, f"JSON of shape {list(sent)}" if isinstance(values, list) else json_type(values))
     return to_array(Tensor(spec.name, datatype.name, shape, from_json_values(flat, datatype, shape, owner)))
+
+
+def constant(value: Any, spec: TensorSpec) -> Array:
+    """Return a number or nested lists as the value of an input.
+
+    A number fills the whole input, with open sizes as 1.
+
+    Raises:
+        ApiError: INVALID_INPUT or INVALID_TENSOR.
+    """
+    if isinstance(value, list):
+        return _stored(fit_values(value, spec), spec)
+    shape = tuple(1 if size < 0 else size for size in spec.shape)
+    count = math.prod(shape)
+    if count > MAX_CONSTANT:
+        raise invalid_input(f"the input has {count:,} elements, and a fixed one may have {MAX_CONSTANT:,}")
+    single = fit_values([value], spec._replace(shape=(1,), batch=""))
+    return _stored(np.full(shape, single[0], single.dtype), spec)
+
+
+def _stored(array: Array, spec: TensorSpec) -> Array:
+    return quantize(array, spec) if spec.quantization is not None else array
 
 
 def fit_array(array: Array, spec: TensorSpec, *, picture: bool = False) -> Array:

@@ -57,7 +57,7 @@ class Custom:
             )
         self.labels = [str(label) for label in getattr(module, "labels", ())]
         self.source = f"prepare() in {FILE_NAME}" if self._prepare is not None else ""
-        self._plain = Tensors(facts.inputs, facts.manifest.state.feedback)
+        self._plain = Tensors(facts.inputs, facts.filled_inputs)
         self._inputs = [name for spec in facts.inputs for name in (spec.name, *spec.aliases)]
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:

@@ -118,9 +118,14 @@ class ModelFacts:
 
     @property
     def sent_inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs that a caller sends: all but those that ``[state.feedback]`` fills."""
-        fed = self.manifest.state.feedback
-        return tuple(spec for spec in self.inputs if not any(name in fed for name in (spec.name, *spec.aliases)))
+        """The inputs that a request has: all but those that ``[state.feedback]`` and ``[fixed_inputs]`` fill."""
+        names = self.filled_inputs
+        return tuple(spec for spec in self.inputs if not any(name in names for name in (spec.name, *spec.aliases)))
+
+    @property
+    def filled_inputs(self) -> frozenset[str]:
+        """Names of the inputs that the server fills."""
+        return frozenset((*self.manifest.state.feedback, *self.manifest.fixed_inputs))
 
     def only_input(self, task: str) -> TensorSpec:
         """Return the input of a model that has one, beside those of its state."""
@@ -130,7 +135,7 @@ class ModelFacts:
         raise ModelLoadError(
             f"model.toml: task {task} needs one input, the model has {len(specs)}: "
             f"{', '.join(repr(spec.name) for spec in specs)}; name inputs that take an output's value back in "
-            "[state.feedback]"
+            "[state.feedback], and those that always have the same value in [fixed_inputs]"
         )
 
 

@@ -31,7 +31,7 @@ def create(facts: ModelFacts, problem: str = "") -> Tensors:
         if facts.manifest.labels is not None:
             raise
         labels = ()  # what lies beside the model may be meant for something else
-    return Tensors(facts.inputs, facts.manifest.state.feedback, labels, problem)
+    return Tensors(facts.inputs, facts.filled_inputs, labels, problem)
 
 
 class Tensors:

@@ -82,8 +82,9 @@ class LoadedModel:
 
     @property
     def optional_inputs(self) -> frozenset[str]:
-        """Return the callers' names of inputs that the server fills in: the state of a model with a memory."""
-        return frozenset(spec.name for spec in self.inputs.specs if self.inputs.by_name[spec.name][1] in self.feedback)
+        """Return the names of inputs that the server fills in: fixed ones, and the state of a model with a memory."""
+        own_names = self.inputs.by_name
+        return frozenset(spec.name for spec in self.inputs.specs if own_names[spec.name][1] in self.first_state)
 
     @property
     def fixed_threads(self) -> bool:

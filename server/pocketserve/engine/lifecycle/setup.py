@@ -10,12 +10,14 @@ from pocketserve.engine.bindings import Bindings, bind_specs
 from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Session
+from pocketserve.tasks.arrays import constant
 from pocketserve.tasks.base import Task
 from pocketserve.tasks.foreign.exports import properties_beside
 from pocketserve.tasks.foreign.registry import unknown_keys
 from pocketserve.tasks.model_facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
 from pocketserve.tensors import Array, zeros
+from pocketserve_wire import ApiError
 
 
 class Setup(NamedTuple):
@@ -24,7 +26,7 @@ class Setup(NamedTuple):
     entry_points: Mapping[str | None, tuple[Bindings, Bindings]]  # inputs and outputs by signature; None: the default
     task: Task
     feedback: Mapping[str, str]  # the session's name of an input -> the output that it takes at the next step
-    first_state: Mapping[str, Array]  # what these inputs are given before there was a step
+    first_state: Mapping[str, Array]  # inputs that a request may leave out: fixed ones, and a state's first values
     task_bytes: int  # what labels and tokenizers take, estimated
     assumed: tuple[str, ...]  # settings that no file states, such as ``pixels 0..1``
     unknown_keys: Mapping[str, tuple[str, ...]]  # keys of other tools' files that no table knows, by file
@@ -42,7 +44,7 @@ def set_up(
         entry_points=points,
         task=task,
         feedback=_feedback(entry, inputs, outputs),
-        first_state=_first_state(entry, inputs),
+        first_state={**_fixed_inputs(entry, inputs), **_first_state(entry, inputs)},
         task_bytes=facts.memory_bytes,
         assumed=tuple(facts.assumed),
         unknown_keys=unknown_keys(facts),
@@ -83,6 +85,22 @@ def _feedback(entry: ModelEntry, inputs: Bindings, outputs: Bindings) -> dict[st
             raise ModelLoadError(f"model.toml: state.feedback: {text}")
         feedback[own] = other
     return feedback
+
+
+def _fixed_inputs(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:
+    """Return the values of the manifest's ``[fixed_inputs]``, by the session's own names."""
+    fixed: dict[str, Array] = {}
+    for name, value in entry.manifest.fixed_inputs.items():
+        if name not in inputs.by_name:
+            raise ModelLoadError(f"model.toml: fixed_inputs names {name!r}; the model has {inputs.names()}")
+        if name in entry.manifest.state.feedback:
+            raise ModelLoadError(f"model.toml: {name!r} is in fixed_inputs and in state.feedback; keep one of them")
+        spec, own = inputs.by_name[name]
+        try:
+            fixed[own] = constant(value, spec)
+        except ApiError as error:
+            raise ModelLoadError(f"model.toml: fixed_inputs.{name} does not fit: {error}") from None
+    return fixed
 
 
 def _first_state(entry: ModelEntry, inputs: Bindings) -> dict[str, Array]:

@@ -189,7 +189,10 @@ def complete_processor(config: Mapping[str, Any], model_type: object = None) -> 
         return {}
     defaults = DEFAULTS.get(processor_class(config, model_type), {})
     values = {**defaults, **{key: value for key, value in config.items() if value is not None}}
-    values["size"] = _as_sides(values.get("size"), defaults.get("size"), values.pop("max_size", None))
+    usual_size = defaults.get("size")
+    if values.pop("default_to_square", None) is False and usual_size is None:
+        usual_size = {"shortest_edge": 0}
+    values["size"] = _as_sides(values.get("size"), usual_size, values.pop("max_size", None))
     values["crop_size"] = _as_sides(values.get("crop_size"), None, None)
     for switch, keys in _SWITCHES.items():
         if not values.get(switch, switch in _ON_BY_DEFAULT):
@@ -209,10 +212,14 @@ _SWITCHES: Final = {
 """Keys that have no effect while a switch is off."""
 
 
-def _as_sides(size: object, default: object, longest: object) -> object:
+def _as_sides(size: object, usual: object, longest: object) -> object:
     """Return a size in its current spelling: an object with ``height`` and ``width``, or with edges.
 
     Old files contain a number, or a list of height and width; DETR's contain ``max_size`` beside it.
+
+    Args:
+        usual: the class's default size, whose keys decide the meaning of a number.
+        longest: ``max_size``.
     """
     if isinstance(size, list | tuple) and len(size) == 2:
         return {"height": size[0], "width": size[1]}
@@ -220,8 +227,8 @@ def _as_sides(size: object, default: object, longest: object) -> object:
         size = size[0]
     if not isinstance(size, int):
         return size
-    if isinstance(default, Mapping) and "longest_edge" in default:
-        return {"shortest_edge": size, "longest_edge": longest or default["longest_edge"]}
-    if isinstance(default, Mapping) and "shortest_edge" in default:
+    if isinstance(usual, Mapping) and "longest_edge" in usual:
+        return {"shortest_edge": size, "longest_edge": longest or usual["longest_edge"]}
+    if isinstance(usual, Mapping) and "shortest_edge" in usual:
         return {"shortest_edge": size}
     return {"height": size, "width": size}

@@ -1,0 +1,442 @@
+"""Picture models of Hugging Face and timm: the same answers as their own processors and pipelines.
+
+Each model is tiny and random, made by its library and exported to ONNX. The processors resize with Pillow
+(``backend="pil"``), as the server does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import Server, start_server
+from families.reference import LABELS, Family, ServedFamily, export_to_onnx, import_torchvision, open_picture, pictures
+
+# The libraries warn of their own deprecations.
+pytestmark = [pytest.mark.families, pytest.mark.live, pytest.mark.filterwarnings("ignore")]
+
+TRANSFORMERS = "transformers"
+CLASSIFICATION, DETECTION, SEGMENTATION = "image-classification", "object-detection", "image-segmentation"
+TINY_VIT = {
+    **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48},
+    **{"image_size": 32, "patch_size": 8},
+}
+TINY_STAGES = {"hidden_sizes": [16, 24, 32, 40], "depths": [1, 1, 1, 1]}
+SMALL_PICTURE = {"size": {"height": 32, "width": 32}}
+SMALL_CROP = {"size": {"shortest_edge": 40}, "crop_size": {"height": 32, "width": 32}}
+
+
+@dataclass(frozen=True)
+class Transformers:
+    """A tiny model of transformers.
+
+    Attributes:
+        config: the name of its configuration class without ``Config``.
+        options: arguments of the configuration.
+        processor: the class of its image processor without ``ImageProcessor``.
+        processing: arguments of the processor.
+        side: height and width of the picture with which it is exported.
+        mask: whether it has the input ``pixel_mask``.
+    """
+
+    config: str
+    options: dict[str, Any]
+    processor: str
+    processing: dict[str, Any] = field(default_factory=dict)
+    model: str = ""
+    side: int = 32
+    mask: bool = False
+    fixed: bool = False
+
+
+ROWS: dict[str, tuple[Family, Transformers]] = {}
+
+
+def _row(name: str, task: str, spec: Transformers, note: str = "") -> None:
+    ROWS[f"{name} {task}"] = (Family(name, TRANSFORMERS, task, note=note), spec)
+
+
+def _classifier(name: str, options: dict[str, Any], processor: str, processing: dict[str, Any], **more: Any) -> None:
+    _row(name, CLASSIFICATION, Transformers(name, options, processor, processing, **more))
+
+
+_classifier("ViT", TINY_VIT, "ViT", SMALL_PICTURE)
+_classifier("DeiT", TINY_VIT, "DeiT", {"size": {"height": 40, "width": 40}, "crop_size": {"height": 32, "width": 32}})
+_classifier("Beit", TINY_VIT, "Beit", SMALL_PICTURE)
+_classifier("Data2VecVision", TINY_VIT, "Beit", SMALL_PICTURE)
+_classifier("ViTMSN", TINY_VIT, "ViT", SMALL_PICTURE)
+_classifier("Dinov2", {**TINY_VIT, "mlp_ratio": 2}, "Bit", SMALL_CROP)
+_classifier("Dinov2WithRegisters", {**TINY_VIT, "mlp_ratio": 2}, "Bit", SMALL_CROP)
+_classifier("IJepa", TINY_VIT, "ViT", SMALL_PICTURE)
+_SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}
+_classifier("Swin", _SWIN, "ViT", {**SMALL_PICTURE, "resample": 3})
+_classifier("Swinv2", _SWIN, "ViT", {**SMALL_PICTURE, "resample": 3})
+_classifier("ConvNext", TINY_STAGES, "ConvNext", {"size": {"shortest_edge": 64}}, side=64)
+_classifier("ConvNextV2", TINY_STAGES, "ConvNext", {"size": {"shortest_edge": 64}, "crop_pct": 0.95}, side=64)
+_classifier("ResNet", {**TINY_STAGES, "embedding_size": 8}, "ConvNext", {"size": {"shortest_edge": 64}}, side=64)
+_classifier(
+    *("RegNet", {**TINY_STAGES, "embedding_size": 8, "groups_width": 8}),
+    *("ConvNext", {"size": {"shortest_edge": 400}}),
+    side=400,
+)
+_MOBILE = {"image_size": 64, "depth_multiplier": 0.25}
+_MOBILE_CROP = {"size": {"shortest_edge": 72}, "crop_size": {"height": 64, "width": 64}}
+_classifier("MobileNetV1", _MOBILE, "MobileNetV1", _MOBILE_CROP, side=64)
+_classifier("MobileNetV2", {**_MOBILE, "tf_padding": False}, "MobileNetV2", _MOBILE_CROP, side=64)
+_MOBILEVIT = {
+    **{"image_size": 64, "hidden_sizes": [16, 24, 32], "neck_hidden_sizes": [8, 8, 16, 16, 24, 32, 48]},
+    **{"num_attention_heads": 4, "aspp_out_channels": 16},
+}
+_classifier("MobileViT", _MOBILEVIT, "MobileViT", _MOBILE_CROP, side=64, fixed=True)
+_classifier("MobileViTV2", {"image_size": 64, "width_multiplier": 0.25}, "MobileViT", _MOBILE_CROP, side=64, fixed=True)
+_classifier(
+    *("EfficientNet", {"image_size": 64, "width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 64}),
+    *("EfficientNet", {"size": {"height": 64, "width": 64}}),
+    side=64,
+)
+_classifier(
+    *("Levit", {"hidden_sizes": [16, 24, 32], "num_attention_heads": [2, 2, 2], "depths": [1, 1, 1], "image_size": 64}),
+    *("Levit", {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}}),
+    side=64,
+    fixed=True,
+)
+_classifier(
+    *("PoolFormer", TINY_STAGES, "PoolFormer"),
+    {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}},
+    side=64,
+)
+_PVT = {**TINY_STAGES, "num_attention_heads": [1, 2, 2, 4], "hidden_sizes": [16, 24, 32, 48], "image_size": 64}
+_classifier("Pvt", _PVT, "Pvt", {"size": {"height": 64, "width": 64}}, side=64, fixed=True)
+_classifier("PvtV2", _PVT, "Pvt", {"size": {"height": 64, "width": 64}}, side=64)
+_classifier(
+    *("Cvt", {"embed_dim": [16, 24, 32], "num_heads": [1, 2, 4], "depth": [1, 1, 1]}),
+    *("ConvNext", {"size": {"shortest_edge": 64}}),
+    side=64,
+)
+_classifier(
+    *("FocalNet", {"image_size": 32, "embed_dim": 16, "depths": [1, 1], "focal_levels": [1, 1]}),
+    *("Bit", SMALL_CROP),
+)
+_classifier("Bit", {**TINY_STAGES, "hidden_sizes": [32, 32, 64, 64], "embedding_size": 32}, "Bit", SMALL_CROP)
+_classifier("SwiftFormer", {"embed_dims": [16, 24, 32, 40], "depths": [1, 1, 1, 1]}, "ViT", SMALL_PICTURE)
+_classifier(
+    *("Hiera", {"image_size": [64, 64], "embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2]}),
+    *("Bit", _MOBILE_CROP),
+    side=64,
+    fixed=True,
+)
+
+_DETR = {
+    **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_queries": 6},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+}
+_BACKBONE = {**TINY_STAGES, "embedding_size": 8, "layer_type": "basic", "out_features": ["stage4"]}
+_DETECTOR_SIZE = {"size": {"shortest_edge": 64, "longest_edge": 120}}
+
+
+def _detector(name: str, options: dict[str, Any], processor: str, processing: dict[str, Any], **more: Any) -> None:
+    _row(name, DETECTION, Transformers(name, options, processor, processing, **more))
+
+
+_detector("Detr", {**_DETR, "backbone_config": _BACKBONE}, "Detr", _DETECTOR_SIZE, mask=True)
+_detector("TableTransformer", {**_DETR, "backbone_config": _BACKBONE}, "Detr", _DETECTOR_SIZE, mask=True)
+_detector("ConditionalDetr", {**_DETR, "backbone_config": _BACKBONE}, "ConditionalDetr", _DETECTOR_SIZE, mask=True)
+_detector(
+    *("Yolos", {**TINY_VIT, "image_size": [64, 64], "num_detection_tokens": 6}),
+    *("Yolos", {"size": {"shortest_edge": 64, "longest_edge": 128}}),
+)
+_RT = {
+    **{"d_model": 32, "encoder_hidden_dim": 32, "encoder_in_channels": [24, 32, 40], "feat_strides": [8, 16, 32]},
+    **{"decoder_in_channels": [32, 32, 32], "num_queries": 8, "decoder_layers": 1, "encoder_layers": 1},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+    **{"hidden_expansion": 0.5},
+}
+_RT_BACKBONE = {
+    **TINY_STAGES,
+    "embedding_size": 8,
+    "layer_type": "basic",
+    "out_features": ["stage2", "stage3", "stage4"],
+}
+_RT_PICTURE = {"size": {"height": 64, "width": 64}}
+_detector("RTDetr", {**_RT, "backbone_config": _RT_BACKBONE}, "RTDetr", _RT_PICTURE, side=64, fixed=True)
+_detector("RTDetrV2", {**_RT, "backbone_config": _RT_BACKBONE}, "RTDetr", _RT_PICTURE, side=64, fixed=True)
+_detector("DFine", {**_RT, "backbone_config": _RT_BACKBONE}, "RTDetr", _RT_PICTURE, side=64, fixed=True)
+
+_SEGFORMER = {
+    **{"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 2, 4]},
+    **{"decoder_hidden_size": 16},
+}
+
+
+def _segmenter(name: str, options: dict[str, Any], processor: str, processing: dict[str, Any], **more: Any) -> None:
+    _row(name, SEGMENTATION, Transformers(name, options, processor, processing, **more))
+
+
+_SEGMENTED = {"size": {"height": 64, "width": 64}}
+_segmenter("Segformer", _SEGFORMER, "Segformer", _SEGMENTED, side=64)
+_segmenter("MobileViT", _MOBILEVIT, "MobileViT", _MOBILE_CROP, side=64, fixed=True)
+_segmenter("MobileNetV2", {**_MOBILE, "tf_padding": False, "output_stride": 8}, "MobileNetV2", _MOBILE_CROP, side=64)
+_DENSE = {**TINY_VIT, "image_size": 64, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]}
+_segmenter("Beit", {**_DENSE, "auxiliary_channels": 8}, "Beit", _SEGMENTED, side=64, fixed=True)
+_segmenter("Data2VecVision", {**_DENSE, "auxiliary_channels": 8}, "Beit", _SEGMENTED, side=64, fixed=True)
+_segmenter(
+    *("DPT", {**_DENSE, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 8, 8, 8]}),
+    *("DPT", _SEGMENTED),
+    side=64,
+    fixed=True,
+)
+_segmenter(
+    *("UperNet", {"backbone_config": _BACKBONE, "hidden_size": 16, "pool_scales": [1, 2], "auxiliary_channels": 8}),
+    *("Segformer", _SEGMENTED),
+    side=64,
+    fixed=True,
+)
+
+TIMM = {
+    "resnet10t": (3, 64, 64),
+    "vit_tiny_patch16_224": (3, 64, 64),
+    "mobilenetv3_small_050": (3, 64, 64),
+    "convnext_atto": (3, 64, 64),
+}
+
+FAMILIES = [family for family, _ in ROWS.values()] + [Family(name, "timm", CLASSIFICATION) for name in TIMM]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the server serves; tests add models to it."""
+    return tmp_path_factory.mktemp("families")
+
+
+@pytest.fixture(scope="module")
+def family_server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for all families."""
+    import_torchvision()
+    running = start_server(tmp_path_factory.mktemp("server"), models)
+    yield running
+    assert running.stop() == 0
+
+
+def reinitialise(model: Any) -> None:
+    """Draw weights that keep the size of signals, so that answers depend on the picture."""
+    import torch
+
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                fan_in = parameter[0].numel()
+                parameter.normal_(0, fan_in**-0.5, generator=generator)
+
+
+def spread_logits(model: Any, batches: list[dict[str, Any]], class_axis: int) -> None:
+    """Shift and scale each class's logits, so that the best class depends on the picture."""
+    import torch
+
+    rows = []
+    with torch.no_grad():
+        for batch in batches:
+            logits = torch.movedim(model(**batch).logits, class_axis, -1)
+            rows.append(logits.reshape(-1, logits.shape[-1]))
+    every_row = torch.cat(rows)
+    mean, deviation = every_row.mean(dim=0), every_row.std(dim=0) + 1e-9
+    plain = model.forward
+
+    def forward(*arguments: Any, **options: Any) -> Any:
+        answer = plain(*arguments, **options)
+        shape = [1] * answer.logits.dim()
+        shape[class_axis] = -1
+        answer.logits = (answer.logits - mean.reshape(shape)) / deviation.reshape(shape) * 2
+        return answer
+
+    model.forward = forward
+
+
+def build(spec: Transformers, task: str) -> tuple[Any, Any]:
+    """Return the model and its processor."""
+    import torch
+    import transformers
+
+    heads = {CLASSIFICATION: "ForImageClassification", DETECTION: "ForObjectDetection"}
+    heads[SEGMENTATION] = "ForSemanticSegmentation"
+    options = dict(spec.options)
+    backbone = options.pop("backbone_config", None)
+    if backbone is not None:
+        kind = "RTDetrResNet" if spec.config in ("RTDetr", "RTDetrV2", "DFine") else "ResNet"
+        options["backbone_config"] = getattr(transformers, f"{kind}Config")(**backbone)
+    torch.manual_seed(0)
+    names = dict(enumerate(LABELS))
+    config = getattr(transformers, f"{spec.config}Config")(
+        **options, id2label=names, label2id={name: number for number, name in names.items()}
+    )
+    model = getattr(transformers, f"{spec.config}{heads[task]}")(config)
+    processor = getattr(transformers, f"{spec.processor}ImageProcessorPil")(**spec.processing)
+    reinitialise(model)
+    return model.eval(), processor
+
+
+def write_model(folder: Path, spec: Transformers, model: Any, processor: Any, outputs: list[str]) -> None:
+    """Write the ONNX file and the JSON files beside it."""
+    import torch
+
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    inputs = {"pixel_values": torch.rand(1, 3, spec.side, spec.side)}
+    free = {0: "batch_size", 1: "num_channels", 2: "height", 3: "width"}
+    dynamic: dict[str, dict[int, str]] = {} if spec.fixed else {"pixel_values": free}
+    if spec.mask:
+        inputs["pixel_mask"] = torch.ones(1, spec.side, spec.side, dtype=torch.int64)
+        dynamic["pixel_mask"] = {0: "batch_size", 1: "height", 2: "width"}
+    export_to_onnx(model, folder / "model.onnx", inputs, outputs, dynamic)
+
+
+def inputs_of(processor: Any, files: list[bytes]) -> list[dict[str, Any]]:
+    """Return each picture's inputs as its own processor makes them."""
+    return [dict(processor(images=open_picture(file), return_tensors="pt")) for file in files]
+
+
+CLASSIFIERS = [name for name, (family, _) in ROWS.items() if family.task == CLASSIFICATION]
+DETECTORS = [name for name, (family, _) in ROWS.items() if family.task == DETECTION]
+SEGMENTERS = [name for name, (family, _) in ROWS.items() if family.task == SEGMENTATION]
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_classifier_answers_as_its_pipeline(name: str, family_server: Server, models: Path) -> None:
+    import transformers
+
+    family, spec = ROWS[name]
+    model, processor = build(spec, CLASSIFICATION)
+    files = pictures()
+    spread_logits(model, inputs_of(processor, files), class_axis=1)
+    served = ServedFamily(
+        family_server,
+        models,
+        f"{family.name}-c",
+        lambda folder: write_model(folder, spec, model, processor, ["logits"]),
+    )
+    pipeline = transformers.pipeline(CLASSIFICATION, model=model, image_processor=processor, device="cpu")
+    for file in files:
+        answer = served.ask(file)
+        assert answer["task"] == CLASSIFICATION
+        assert_same_scores(answer["predictions"], pipeline(open_picture(file), top_k=5))
+
+
+def assert_same_scores(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    expected = {entry["label"]: entry["score"] for entry in theirs}
+    scores = {entry["label"]: entry["score"] for entry in ours}
+    assert scores == pytest.approx(expected, abs=1e-4)
+    assert ours[0]["label"] == theirs[0]["label"]
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_a_detector_answers_as_its_pipeline(name: str, family_server: Server, models: Path) -> None:
+    import transformers
+
+    family, spec = ROWS[name]
+    model, processor = build(spec, DETECTION)
+    files = pictures()
+    spread_logits(model, inputs_of(processor, files), class_axis=2)
+    outputs = ["logits", "pred_boxes"]
+    served = ServedFamily(
+        family_server, models, f"{family.name}-d", lambda folder: write_model(folder, spec, model, processor, outputs)
+    )
+    pipeline = transformers.pipeline(DETECTION, model=model, image_processor=processor, device="cpu")
+    for file in files:
+        answer = served.ask(file, threshold=0.4)
+        assert answer["task"] == DETECTION
+        expected = pipeline(open_picture(file), threshold=0.4)
+        assert len(expected) > 0
+        assert_same_boxes(answer["predictions"], expected, open_picture(file).size)
+
+
+def assert_same_boxes(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], size: tuple[int, int]) -> None:
+    """Compare boxes by score, cut at the picture's edges as the server does."""
+    expected = []
+    for entry in theirs:
+        box = entry["box"]
+        left, right = np.clip([box["xmin"], box["xmax"]], 0, size[0])
+        top, bottom = np.clip([box["ymin"], box["ymax"]], 0, size[1])
+        if right - left > 1 and bottom - top > 1:
+            expected.append((entry["label"], entry["score"], left, top, right, bottom))
+    answered = []
+    for entry in ours:
+        box = entry["box"]
+        corners = (box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"])
+        answered.append((entry["label"], entry["score"], *corners))
+    for row in expected:
+        matches = [other for other in answered if other[0] == row[0] and abs(other[1] - row[1]) < 1e-4]
+        assert any(np.abs(np.subtract(other[2:], row[2:])).max() <= 1.01 for other in matches), (row, answered)
+
+
+@pytest.mark.parametrize("name", SEGMENTERS)
+def test_a_segmenter_answers_as_its_processor(name: str, family_server: Server, models: Path) -> None:
+    import torch
+
+    family, spec = ROWS[name]
+    model, processor = build(spec, SEGMENTATION)
+    files = pictures()
+    batches = inputs_of(processor, files)
+    spread_logits(model, batches, class_axis=1)
+    served = ServedFamily(
+        family_server,
+        models,
+        f"{family.name}-s",
+        lambda folder: write_model(folder, spec, model, processor, ["logits"]),
+    )
+    for file, batch in zip(files, batches, strict=True):
+        with torch.no_grad():
+            logits = model(**batch).logits[0].numpy()
+        classes = logits.argmax(axis=0)
+        expected = {LABELS[number]: float((classes == number).mean()) for number in np.unique(classes)}
+        answer = served.ask(file)
+        assert answer["task"] == SEGMENTATION
+        shares = {entry["label"]: entry["share"] for entry in answer["predictions"]}
+        assert shares == pytest.approx(expected, abs=2 / classes.size)
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_a_timm_classifier_answers_as_its_transform(name: str, family_server: Server, models: Path) -> None:
+    import timm
+    import torch
+    from timm.models import save_for_hf
+
+    torch.manual_seed(0)
+    options = {"img_size": 64} if name.startswith("vit") else {}
+    model = timm.create_model(name, pretrained=False, num_classes=len(LABELS), **options).eval()
+    reinitialise(model)
+    data = timm.data.resolve_data_config({"input_size": TIMM[name]}, model=model)
+    transform = timm.data.create_transform(**data)
+    files = pictures()
+    with torch.no_grad():
+        batch = torch.stack([transform(open_picture(file)) for file in files])
+        logits = model(batch)
+    mean, deviation = logits.mean(dim=0), logits.std(dim=0) + 1e-9
+
+    class Spread(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not typed here
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: Any) -> Any:
+            return (self.inner(x) - mean) / deviation
+
+    def write(folder: Path) -> None:
+        save_for_hf(model, folder, model_config={"label_names": list(LABELS), "pretrained_cfg": data})
+        for weights in (*folder.glob("*.safetensors"), *folder.glob("*.bin")):
+            weights.unlink()
+        free = {"x": {0: "batch"}}
+        export_to_onnx(Spread(), folder / "model.onnx", {"x": torch.rand(1, *TIMM[name])}, ["logits"], free)
+
+    served = ServedFamily(family_server, models, f"timm-{name}", write)
+    scores = torch.softmax((logits - mean) / deviation, dim=1).numpy()
+    for file, row in zip(files, scores, strict=True):
+        answer = served.ask(file)
+        assert answer["task"] == CLASSIFICATION
+        expected = [{"label": LABELS[number], "score": float(row[number])} for number in np.argsort(-row)]
+        assert_same_scores(answer["predictions"], expected)

@@ -1,0 +1,212 @@
+"""Every row of the tables for pictures: an applied key changes the input, an unsupported one is named."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketserve.tasks import tensors
+from pocketserve.tasks.foreign import config_json, preprocessor_config
+from pocketserve.tasks.foreign.keys import Effect, Key
+from pocketserve.tasks.foreign.registry import unknown_keys
+from pocketserve.tasks.selection import select_task
+from pocketserve.tasks.vision.picture_input import picture_input
+from pocketserve.tensors import Array, TensorSpec
+from vision_models import facts
+
+Image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+
+OPEN = TensorSpec("pixel_values", "FP32", (-1, -1, -1, -1))
+FIXED = TensorSpec("pixel_values", "FP32", (-1, 3, 32, 32))
+SQUARE = {"height": 32, "width": 32}
+VIT = {"image_processor_type": "ViTImageProcessor", "size": SQUARE}
+DETR = {"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 32, "longest_edge": 64}}
+CONFIG = {"architectures": ["XForImageClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}}
+EFFICIENT_NET = {**VIT, "image_processor_type": "EfficientNetImageProcessor"}
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "image_processor_type": (VIT, {"image_processor_type": "PvtImageProcessor"}),
+    "feature_extractor_type": (
+        {"feature_extractor_type": "ViTFeatureExtractor", "size": 32},
+        {"feature_extractor_type": "DetrFeatureExtractor"},
+    ),
+    "do_resize": ({**VIT, "do_center_crop": True, "crop_size": 32}, {"do_resize": False}),
+    "size": (VIT, {"size": {"height": 32, "width": 48}}),
+    "resample": (VIT, {"resample": 0}),
+    "default_to_square": ({"size": 32}, {"default_to_square": False}),
+    "do_center_crop": ({**VIT, "crop_size": 24}, {"do_center_crop": True}),
+    "crop_size": ({**VIT, "do_center_crop": True, "crop_size": 32}, {"crop_size": 24}),
+    "do_rescale": (VIT, {"do_rescale": False}),
+    "rescale_factor": (VIT, {"rescale_factor": 0.0078}),
+    "do_normalize": (VIT, {"do_normalize": False}),
+    "image_mean": (VIT, {"image_mean": [0.1, 0.2, 0.3]}),
+    "image_std": (VIT, {"image_std": [0.1, 0.2, 0.3]}),
+    "do_pad": ({**DETR, "pad_size": {"height": 64, "width": 64}}, {"do_pad": False}),
+    "pad_size": ({**DETR, "pad_size": {"height": 64, "width": 64}}, {"pad_size": {"height": 80, "width": 64}}),
+    "max_size": ({"feature_extractor_type": "DetrFeatureExtractor", "size": 32, "max_size": 64}, {"max_size": 36}),
+    "crop_pct": (
+        {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 32}},
+        {"crop_pct": 0.5},
+    ),
+    "do_flip_channel_order": (VIT, {"do_flip_channel_order": True}),
+    "rescale_offset": (EFFICIENT_NET, {"rescale_offset": True}),
+    "include_top": (EFFICIENT_NET, {"include_top": False}),
+    "ensure_multiple_of": ({**VIT, "image_processor_type": "DPTImageProcessor"}, {"ensure_multiple_of": 24}),
+}
+
+ENABLED: dict[str, dict[str, Any]] = {
+    "size_divisor": {"do_pad": True},
+    "size_divisibility": {"do_pad": True},
+    "clusters": {"do_color_quantize": True},
+}
+"""What an unsupported key needs beside it to have an effect."""
+
+TIMM: dict[str, Any] = {
+    **{"input_size": [3, 32, 32], "interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "center"},
+    **{"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
+}
+TIMM_CHANGES: dict[str, Any] = {
+    **{"input_size": [3, 48, 48], "interpolation": "nearest", "crop_pct": 0.5, "crop_mode": "squash"},
+    **{"mean": [0.1, 0.2, 0.3], "std": [0.2, 0.3, 0.4]},
+}
+
+OF_PICTURES = [row for row in preprocessor_config.TABLE.keys if "sequence_utils" not in row.source]
+OF_TIMM = [row for row in config_json.TABLE.keys if row.path.startswith("pretrained_cfg.")]
+
+
+def having(rows: list[Key], effect: Effect) -> list[str]:
+    return [row.path for row in rows if row.effect is effect]
+
+
+def photo() -> memoryview:
+    """A wide picture without symmetries."""
+    random = np.random.default_rng(5)
+    x = np.linspace(0, 200, 90)[None, :, None]
+    y = np.linspace(0, 150, 50)[:, None, None]
+    pixels = np.concatenate([x + 0 * y, y + 0 * x, (x + y) / 3], axis=2) + random.uniform(0, 50, (50, 90, 3))
+    file = io.BytesIO()
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "PNG")
+    return memoryview(file.getvalue())
+
+
+def tensor_of(folder: Path, files: dict[str, Any], spec: TensorSpec = OPEN) -> Array:
+    """Return the input tensor that a model with these files gets."""
+    model = facts(folder, {"logits": (-1, 3)}, files={"config.json": CONFIG, **files}, image=spec)
+    return picture_input(model, "image-classification").read(photo())[0]
+
+
+def are_equal(first: Array, second: Array) -> bool:
+    return first.shape == second.shape and bool(np.allclose(first, second))
+
+
+@pytest.mark.parametrize("key", having(OF_PICTURES, Effect.APPLIED))
+def test_an_applied_key_changes_the_input(tmp_path: Path, key: str) -> None:
+    base, change = CHANGES[key]
+
+    before = tensor_of(tmp_path, {preprocessor_config.NAME: base})
+    after = tensor_of(tmp_path, {preprocessor_config.NAME: {**base, **change}})
+
+    assert not are_equal(before, after)
+
+
+@pytest.mark.parametrize("key", having(OF_PICTURES, Effect.HARMLESS))
+def test_a_harmless_key_changes_nothing(tmp_path: Path, key: str) -> None:
+    before = tensor_of(tmp_path, {preprocessor_config.NAME: VIT})
+    after = tensor_of(tmp_path, {preprocessor_config.NAME: {**VIT, key: True}})
+
+    assert are_equal(before, after)
+
+
+@pytest.mark.parametrize("key", having(OF_PICTURES, Effect.UNSUPPORTED))
+def test_an_unsupported_key_is_named(tmp_path: Path, key: str) -> None:
+    value = 32 if key.startswith("size_") else True
+    content = {**VIT, key: value, **ENABLED.get(key, {})}
+    files = {"config.json": CONFIG, preprocessor_config.NAME: content}
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=OPEN))
+
+    assert isinstance(task, tensors.Tensors)
+    assert f"{key} = {value}" in task.problem
+
+
+def test_a_default_of_the_processor_class_counts(tmp_path: Path) -> None:
+    """The file doesn't mention colour clusters; its class uses them."""
+    content = {"image_processor_type": "ImageGPTImageProcessor", "size": SQUARE}
+    files = {"config.json": CONFIG, preprocessor_config.NAME: content}
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=OPEN))
+
+    assert isinstance(task, tensors.Tensors)
+    assert "do_color_quantize = True" in task.problem
+
+
+def test_ignored_keys_overrule_a_default(tmp_path: Path) -> None:
+    content = {"image_processor_type": "ImageGPTImageProcessor", "size": SQUARE}
+    files = {"config.json": CONFIG, preprocessor_config.NAME: content}
+    manifest = {"ignored_keys": ["do_color_quantize"]}
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, manifest, files, OPEN))
+
+    assert task.name == "image-classification"
+
+
+def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
+    files = {preprocessor_config.NAME: {**VIT, "do_magic": True}}
+
+    unknown = unknown_keys(facts(tmp_path, {"logits": (-1, 3)}, files=files))
+
+    assert unknown == {preprocessor_config.NAME: ("do_magic",)}
+
+
+@pytest.mark.parametrize("key", having(OF_TIMM, Effect.APPLIED))
+def test_an_applied_key_of_timm_changes_the_input(tmp_path: Path, key: str) -> None:
+    name = key.removeprefix("pretrained_cfg.")
+
+    before = tensor_of(tmp_path, {"config.json": {"pretrained_cfg": TIMM}})
+    after = tensor_of(tmp_path, {"config.json": {"pretrained_cfg": {**TIMM, name: TIMM_CHANGES[name]}}})
+
+    assert not are_equal(before, after)
+
+
+@pytest.mark.parametrize("key", having(OF_TIMM, Effect.HARMLESS))
+def test_a_harmless_key_of_timm_changes_nothing(tmp_path: Path, key: str) -> None:
+    name = key.removeprefix("pretrained_cfg.")
+
+    before = tensor_of(tmp_path, {"config.json": {"pretrained_cfg": TIMM}})
+    after = tensor_of(tmp_path, {"config.json": {"pretrained_cfg": {**TIMM, name: [3, 64, 64]}}})
+
+    assert are_equal(before, after)
+
+
+@pytest.mark.parametrize("key", having(OF_TIMM, Effect.UNSUPPORTED))
+def test_an_unsupported_key_of_timm_is_named(tmp_path: Path, key: str) -> None:
+    name = key.removeprefix("pretrained_cfg.")
+    config = {"label_names": ["a", "b", "c"], "pretrained_cfg": {**TIMM, name: 4}}
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files={"config.json": config}, image=FIXED))
+
+    assert isinstance(task, tensors.Tensors)
+    assert f"{key} = 4" in task.problem
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"size": {"height": "x"}, "crop_size": [1, 2, 3], "resample": [], "rescale_factor": {}, "crop_pct": "0.9"},
+        {"image_processor_type": ["ViT"], "size": [], "do_center_crop": 1, "crop_size": {"height": -1, "width": 1e9}},
+        {"image_processor_type": {}, "feature_extractor_type": 3, "size": {"shortest_edge": 10**9}, "pad_size": "a"},
+        {"size": True, "max_size": [], "do_pad": "yes", "size_divisor": {}, "default_to_square": False},
+    ],
+)
+def test_values_of_wrong_types_raise_nothing(tmp_path: Path, content: dict[str, Any]) -> None:
+    """Another tool's file is untrusted: the model is served, as pictures of its own size or as tensors."""
+    config = {**CONFIG, "model_type": ["x"], "num_channels": "3"}
+    files = {"config.json": config, preprocessor_config.NAME: content}
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=FIXED))
+
+    assert task.name in ("image-classification", "tensors")
