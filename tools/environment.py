@@ -81,6 +81,17 @@ ENVIRONMENTS = {
             *("tritonclient[http]", "kserve"),
         ),
     ),
+    # The libraries that make models, for tests that compare their answers with ours.
+    "families": Environment(
+        ".venv-families",
+        ("tflite", "onnx", "image"),
+        also=(
+            *("torch==2.13.0", "torchvision==0.28.0", "onnx==1.23.2", "onnxscript==0.7.2"),
+            *("transformers==5.24.0", "timm==1.0.31", "sentence-transformers==6.2.0", "ultralytics"),
+            *("scikit-learn==1.9.1", "skl2onnx==1.20.0", "onnxmltools==1.16.0", "lightgbm", "xgboost"),
+            *("pytest>=8.2", "pytest-xdist", "hypothesis"),
+        ),
+    ),
     "release": Environment(".venv-release", ("release",)),
     "bench": Environment(".bench/own", ("tflite", "image", "qr", "bench")),
     # Every framework that batches, for one row of the benchmarks.

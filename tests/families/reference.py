@@ -109,7 +109,7 @@ def export_to_onnx(
         input_names=list(inputs),
         output_names=list(outputs),
         dynamic_axes={name: dict(axes) for name, axes in dynamic.items()},
-        opset_version=17,
+        opset_version=18,
         dynamo=False,
     )
 

@@ -71,7 +71,7 @@ _classifier("Beit", TINY_VIT, "Beit", SMALL_PICTURE)
 _classifier("Data2VecVision", TINY_VIT, "Beit", SMALL_PICTURE)
 _classifier("ViTMSN", TINY_VIT, "ViT", SMALL_PICTURE)
 _classifier("Dinov2", {**TINY_VIT, "mlp_ratio": 2}, "Bit", SMALL_CROP)
-_classifier("Dinov2WithRegisters", {**TINY_VIT, "mlp_ratio": 2}, "Bit", SMALL_CROP)
+_classifier("Dinov2WithRegisters", {**TINY_VIT, "mlp_ratio": 2}, "Bit", SMALL_CROP, fixed=True)
 _classifier("IJepa", TINY_VIT, "ViT", SMALL_PICTURE)
 _SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}
 _classifier("Swin", _SWIN, "ViT", {**SMALL_PICTURE, "resample": 3})
@@ -95,7 +95,7 @@ _MOBILEVIT = {
 _classifier("MobileViT", _MOBILEVIT, "MobileViT", _MOBILE_CROP, side=64, fixed=True)
 _classifier("MobileViTV2", {"image_size": 64, "width_multiplier": 0.25}, "MobileViT", _MOBILE_CROP, side=64, fixed=True)
 _classifier(
-    *("EfficientNet", {"image_size": 64, "width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 64}),
+    *("EfficientNet", {"image_size": 64, "width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 320}),
     *("EfficientNet", {"size": {"height": 64, "width": 64}}),
     side=64,
 )

@@ -34,6 +34,9 @@ LIBHEIF = (1, 23)  # the oldest that is used: 1.21 decoded as many pixels as the
 SCALABLE = ("JPEG", "MPO")
 """What decodes at a fraction of its size. MPO: several JPEGs in one file, as many phones write them."""
 
+WHOLE_PIXELS = 1 << 21
+"""The most pixels to which a whole picture is scaled before it is cropped."""
+
 EXACT_PIXELS = 1 << 20
 """A JPEG of at most this size is decoded whole: scaling in the decoder would save milliseconds, and its answers would
 differ in the second decimal from those of the model's own authors, who do not."""
@@ -276,9 +279,11 @@ def _region(hints: Hints, picture: tuple[int, int]) -> Area | None:
 
 
 def _resize(image: Image, placement: Placement, options: ImageOptions, region: Area | None) -> Image:
-    import PIL.Image
-
     source, target = placement.source, placement.target
+    if options.sizing is not None and region is None and image.size == placement.picture:
+        scaled = options.sizing.scaled(placement.picture)
+        if options.sizing.crop is not None and scaled[0] * scaled[1] <= WHOLE_PIXELS:
+            return _crop_scaled(image, placement, options, scaled)
     # A decoder that scaled down leaves fewer pixels than the picture has.
     x, y = image.width / placement.picture[0], image.height / placement.picture[1]
     left, top = source.x * x, source.y * y
@@ -292,7 +297,28 @@ def _resize(image: Image, placement: Placement, options: ImageOptions, region: A
     size = (int(target.width), int(target.height))
     if image.size != size or box != (0, 0, *image.size):
         image = strips.resize(image, size, options.resample or "bilinear", box)
-    if size == placement.input:
+    return _fill_around(image, placement, options)
+
+
+def _crop_scaled(image: Image, placement: Placement, options: ImageOptions, scaled: tuple[int, int]) -> Image:
+    """Scale the whole picture, then crop it.
+
+    Scaling only the part that is needed rounds a few pixels differently than the model's own processor does.
+    """
+    left = round(placement.source.x * scaled[0] / image.width)
+    top = round(placement.source.y * scaled[1] / image.height)
+    width, height = int(placement.target.width), int(placement.target.height)
+    if image.size != scaled:
+        image = strips.resize(image, scaled, options.resample or "bilinear", (0, 0, *image.size))
+    return _fill_around(strips.crop(image, (left, top, left + width, top + height)), placement, options)
+
+
+def _fill_around(image: Image, placement: Placement, options: ImageOptions) -> Image:
+    """Place the scaled picture in the input; what is left gets the colour of ``fill``."""
+    import PIL.Image
+
+    target = placement.target
+    if image.size == placement.input:
         return image
     fill = tuple(round(value) for value in options.fill or (0.0,))
     colour: Any = fill[0] if image.mode == "L" else fill if len(fill) == 3 else fill[:1] * 3
