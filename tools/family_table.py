@@ -2,8 +2,8 @@
 
 Usage: python tools/family_table.py [--check]
 
-The rows are ``FAMILIES`` of each ``tests/families/test_*.py``. With ``--check`` nothing is written, and the exit code is
-1 if the table is out of date.
+The rows are ``FAMILIES`` of each ``tests/families/test_*.py``. With ``--check`` nothing is written, and the exit code
+is 1 if the table is out of date.
 """
 
 from __future__ import annotations

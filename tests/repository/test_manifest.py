@@ -112,6 +112,8 @@ WRONG: dict[str, list[Any]] = {
     "default_version": NOT_TEXT,
     "labels": NOT_LABELS,
     "ignored_keys": ["do_pad", [1], 1, {}],
+    "fixed_inputs": ["mask", 1, []],
+    "fixed_inputs.mask": ["1", ["a"], [[1], ["b"]], {"a": 1}],
     "threads": [0, -1, 257, 1.0, True, "2", [1], 10**30],
     "instances": [0, 65, 1.0, False, "1"],
     "queue_limit": [0, 1025, 1.5, True, "64"],

@@ -319,7 +319,7 @@ def picture_shape(
     """
     if len(spec.shape) == 4 and spec.shape[0] in (1, -1):
         first, second, third = spec.shape[1:]
-        if third == -1 and channels is not None and min(first, second) > 0:
+        if third == -1 and channels is not None and min(first, second) > max(CHANNELS):
             third = channels
         elif first == -1 and channels is not None and third not in CHANNELS:
             first = channels

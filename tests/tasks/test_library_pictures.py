@@ -1,0 +1,294 @@
+"""Picture models of other libraries: sizes, crops and padding of their processors, masks, and kinds of detectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks import tensors
+from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.selection import select_task
+from pocketserve.tasks.vision.geometry import Area, Sizing, place_sized
+from pocketserve.tasks.vision.picture_input import picture_input, takes_picture
+from pocketserve.tensors import Array, TensorSpec
+from vision_models import facts, picture
+
+PROCESSOR = "preprocessor_config.json"
+OPEN = TensorSpec("pixel_values", "FP32", (-1, -1, -1, -1))
+DETR_PROCESSOR = {"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 40, "longest_edge": 80}}
+NAMES = {"0": "cat", "1": "dog"}
+
+
+@pytest.mark.parametrize(
+    ("sizing", "photo", "scaled"),
+    [
+        (Sizing(exact=(30, 20)), (100, 50), (30, 20)),
+        (Sizing(shortest=32), (100, 50), (64, 32)),
+        (Sizing(shortest=32), (50, 100), (32, 64)),
+        (Sizing(shortest=32), (64, 33), (62, 32)),
+        (Sizing(shortest=40, longest=80), (100, 80), (50, 40)),
+        (Sizing(shortest=40, longest=80), (400, 100), (80, 20)),
+        (Sizing(shortest=40, longest=80), (100, 333), (24, 79)),  # the library has 79.99… rounded down
+        (Sizing(shortest=40, longest=80, multiple=16), (400, 100), (80, 16)),
+        (Sizing(within=(60, 60)), (120, 30), (60, 15)),
+        (Sizing(), (37, 21), (37, 21)),
+        (Sizing(shortest=4), (1, 900), (4, 3600)),
+        (Sizing(within=(8, 8)), (1, 900), (1, 8)),
+    ],
+)
+def test_the_size_after_scaling(sizing: Sizing, photo: tuple[int, int], scaled: tuple[int, int]) -> None:
+    assert sizing.scaled(photo) == scaled
+
+
+@pytest.mark.parametrize(
+    ("sizing", "photo", "source", "target"),
+    [
+        (Sizing(shortest=40, crop=(32, 32)), (100, 50), Area(30, 5, 40, 40), Area(0, 0, 32, 32)),
+        (Sizing(exact=(8, 8), crop=(12, 12)), (80, 80), Area(0, 0, 80, 80), Area(2, 2, 8, 8)),
+        (Sizing(shortest=10, longest=20, pad=(32, 32)), (40, 20), Area(0, 0, 40, 20), Area(0, 0, 20, 10)),
+        (Sizing((8, 8), cut=(0.5, 0.5)), (40, 20), Area(15, 5, 10, 10), Area(0, 0, 8, 8)),
+        (Sizing(exact=(11, 11), crop=(8, 8)), (11, 11), Area(1, 1, 8, 8), Area(0, 0, 8, 8)),
+        (Sizing(exact=(11, 11), crop=(8, 8), rounds=True), (11, 11), Area(2, 2, 8, 8), Area(0, 0, 8, 8)),
+    ],
+)
+def test_the_placement_of_a_processor(sizing: Sizing, photo: tuple[int, int], source: Area, target: Area) -> None:
+    placement = place_sized(photo, sizing)
+
+    assert placement.source == pytest.approx(source)
+    assert placement.target == target
+
+
+def test_a_region_is_placed_as_a_picture_of_its_own() -> None:
+    placement = place_sized((200, 100), Sizing(shortest=20, crop=(20, 20)), Area(100, 0, 80, 40))
+
+    assert placement.source == pytest.approx(Area(120, 0, 40, 40))
+
+
+# Free axes
+
+
+def classifier(folder: Path, spec: TensorSpec, config: dict[str, Any], processor: dict[str, Any]) -> ModelFacts:
+    files = {"config.json": {"architectures": ["XForImageClassification"], "id2label": NAMES, **config}}
+    if processor:
+        files[PROCESSOR] = processor
+    return facts(folder, {"logits": (-1, 2)}, files=files, image=spec)
+
+
+@pytest.mark.parametrize(
+    ("config", "processor", "shape"),
+    [
+        ({"num_channels": 3}, {"size": {"height": 32, "width": 48}}, (1, 3, 32, 48)),
+        ({"num_channels": 1}, {"size": {"height": 32, "width": 48}}, (1, 1, 32, 48)),
+        ({}, {"size": {"height": 32, "width": 48}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}, (1, 3, 32, 48)),
+        ({}, {"size": 40}, (1, 3, 40, 40)),
+    ],
+)
+def test_an_input_that_leaves_all_sizes_open(
+    tmp_path: Path, config: dict[str, Any], processor: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    model = classifier(tmp_path, OPEN, config, processor)
+
+    assert select_task(model).name == "image-classification"
+    assert picture_input(model, "image-classification").read(picture(90, 70))[0].shape == shape
+
+
+def test_open_channels_with_a_size_in_the_manifest(tmp_path: Path) -> None:
+    """The way out that the refusal names is one."""
+    with pytest.raises(ModelLoadError, match=r"set width and height in \[image\]"):
+        picture_input(facts(tmp_path, {"logits": (-1, 2)}, image=OPEN), "image-classification")
+    manifest = {"image": {"width": 24, "height": 20}}
+
+    array, _ = picture_input(facts(tmp_path, {"logits": (-1, 2)}, manifest, image=OPEN), "x").read(picture(90, 70))
+
+    assert array.shape == (1, 3, 20, 24)
+
+
+def test_a_size_that_the_input_cannot_take(tmp_path: Path) -> None:
+    spec = TensorSpec("x", "FP32", (-1, 3, 64, -1))
+    manifest = {"image": {"width": 24, "height": 20}}
+
+    with pytest.raises(ModelLoadError, match=r"correct width and height in \[image\]"):
+        picture_input(facts(tmp_path, {"logits": (-1, 2)}, manifest, image=spec), "image-classification")
+
+
+@pytest.mark.parametrize(("shape", "first"), [((-1, -1, 32, 32), True), ((-1, 32, 32, -1), False)])
+def test_open_channels_beside_fixed_sizes(tmp_path: Path, shape: tuple[int, ...], first: bool) -> None:
+    model = classifier(tmp_path, TensorSpec("x", "FP32", shape), {"num_channels": 3}, {})
+
+    assert picture_input(model, "image-classification").channels_first == first
+
+
+# Detectors
+
+
+def detector(
+    folder: Path, logits: int, model_type: str | None, manifest: dict[str, Any] | None = None, spec: TensorSpec = OPEN
+) -> ModelFacts:
+    config: dict[str, Any] = {"architectures": ["XForObjectDetection"], "id2label": NAMES}
+    if model_type is not None:
+        config["model_type"] = model_type
+    files = {"config.json": config, PROCESSOR: DETR_PROCESSOR}
+    return facts(folder, {"logits": (1, 2, logits), "pred_boxes": (1, 2, 4)}, manifest, files, spec)
+
+
+def outputs(logits: list[list[float]]) -> list[dict[str, Array]]:
+    boxes = np.array([[[0.5, 0.5, 0.5, 0.5], [0.25, 0.25, 0.5, 0.5]]], np.float32)
+    return [{"logits": np.array([logits], np.float32), "pred_boxes": boxes}]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "logits", "expected"),
+    [
+        ("detr", [[0, 4, 0], [0, 0, 4]], ["dog"]),
+        ("yolos", [[0, 4, 0], [0, 0, 4]], ["dog"]),
+        ("table-transformer", [[0, 4, 0], [0, 0, 4]], ["dog"]),
+        ("rt_detr", [[-4, 4], [-4, -4]], ["dog"]),
+        ("conditional_detr", [[-4, 4], [-4, -4]], ["dog"]),
+        ("d_fine", [[3, 4], [-4, -4]], ["dog", "cat"]),
+        ("new_detr", [[-4, 4], [-4, -4]], ["dog"]),
+        ("new_detr", [[0, 4, 0], [0, 0, 4]], ["dog"]),
+        (None, [[0, 4, 0], [0, 0, 4]], ["dog"]),
+    ],
+)
+def test_logits_of_a_detector(tmp_path: Path, model_type: str, logits: list[list[float]], expected: list[str]) -> None:
+    """A "no object" class is told from a sigmoid by the model type, else by the number of logits."""
+    task: Any = select_task(detector(tmp_path, len(logits[0]), model_type))
+
+    answer = task.answer(outputs(logits), AnswerOptions(threshold=0.5), task.prepare(picture(60, 60)).context)
+
+    assert [entry["label"] for entry in answer] == expected
+
+
+def test_a_detector_of_unknown_kind_is_served_as_tensors(tmp_path: Path) -> None:
+    task = select_task(detector(tmp_path, 7, "new_detr"))
+
+    assert isinstance(task, tensors.Tensors)
+    assert "2 labels" in task.problem
+    assert "[detection] activation" in task.problem
+    manifest = {"task": "object-detection", "detection": {"activation": "sigmoid"}}
+    assert select_task(detector(tmp_path, 7, "new_detr", manifest)).name == "object-detection"
+
+
+def test_boxes_of_an_input_of_varying_size(tmp_path: Path) -> None:
+    """The whole picture is seen in its proportions, and boxes are in its pixels."""
+    task: Any = select_task(detector(tmp_path, 2, "rt_detr"))
+    prepared = task.prepare(picture(400, 100))
+
+    assert prepared.runs[0]["pixel_values"].shape == (1, 3, 20, 80)
+    (entry,) = task.answer(outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context)
+    assert entry["box"] == {"x": 100, "y": 25, "width": 200, "height": 50}
+
+
+def test_a_detector_of_fixed_size_stretches_the_picture(tmp_path: Path) -> None:
+    spec = TensorSpec("pixel_values", "FP32", (-1, 3, 64, 64))
+    task: Any = select_task(detector(tmp_path, 2, "rt_detr", spec=spec))
+    prepared = task.prepare(picture(400, 100))
+
+    assert prepared.runs[0]["pixel_values"].shape == (1, 3, 64, 64)
+    (entry,) = task.answer(outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context)
+    assert entry["box"] == {"x": 100, "y": 25, "width": 200, "height": 50}
+
+
+def test_a_picture_too_long_for_the_memory_is_refused(tmp_path: Path) -> None:
+    """A shorter side that is scaled up must not make the longer one endless."""
+    model = facts(
+        tmp_path,
+        {"logits": (-1, 2)},
+        files={PROCESSOR: {"image_processor_type": "BitImageProcessor", "do_center_crop": False}},
+        image=OPEN,
+    )
+
+    with pytest.raises(Exception, match="pixels; "):
+        picture_input(model, "image-classification").read(picture(2, 5000))
+
+
+def test_numbers_of_an_input_of_varying_size(tmp_path: Path) -> None:
+    """The tensor itself may be sent in any size; boxes are in its pixels."""
+    task: Any = select_task(detector(tmp_path, 2, "rt_detr"))
+    rows = np.zeros((1, 3, 10, 20)).tolist()
+    prepared = task.prepare(memoryview(str(rows).encode()))
+
+    assert prepared.runs[0]["pixel_values"].shape == (1, 3, 10, 20)
+    (entry,) = task.answer(outputs([[-4, 4], [-4, -4]]), AnswerOptions(), prepared.context)
+    assert entry["box"] == {"x": 5, "y": 2.5, "width": 10, "height": 5}
+
+
+# Masks
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((-1, 64, 64), (1, 64, 64)), ((-1, -1, -1), (1, 20, 80)), ((1, 20, 80), (1, 20, 80))],
+)
+def test_a_mask_is_filled_with_ones(tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    model = detector(tmp_path, 3, "detr")
+    mask = TensorSpec("pixel_mask", "INT64", shape)
+    both = ModelFacts(model.entry, model.version, (*model.inputs, mask), model.outputs, {}, 10**7)
+
+    assert takes_picture(both)
+    runs = select_task(both).prepare(picture(400, 100)).runs
+
+    assert runs[0]["pixel_mask"].dtype == np.int64
+    assert runs[0]["pixel_mask"].shape == expected
+    assert runs[0]["pixel_mask"].all()
+
+
+def test_padding_is_zero_and_masked(tmp_path: Path) -> None:
+    processor = {**DETR_PROCESSOR, "do_pad": True, "pad_size": {"height": 64, "width": 96}}
+    config = {"architectures": ["XForObjectDetection"], "id2label": NAMES, "model_type": "detr"}
+    shapes = {"logits": (1, 2, 3), "pred_boxes": (1, 2, 4)}
+    model = facts(tmp_path, shapes, files={"config.json": config, PROCESSOR: processor}, image=OPEN)
+    mask = TensorSpec("pixel_mask", "INT64", (-1, -1, -1))
+    both = ModelFacts(model.entry, model.version, (*model.inputs, mask), model.outputs, {}, 10**7)
+
+    (run,) = select_task(both).prepare(picture(400, 100)).runs
+
+    assert run["pixel_values"].shape == (1, 3, 64, 96)
+    assert run["pixel_mask"].sum() == 20 * 80
+    assert run["pixel_mask"][0, :20, :80].all()
+    assert not run["pixel_values"][0, :, 20:].any()
+    assert not run["pixel_values"][0, :, :, 80:].any()
+
+
+# Several outputs of a classifier
+
+
+def ranked(folder: Path, shapes: dict[str, tuple[int, ...]], manifest: dict[str, Any]) -> str:
+    """Return the label of the answer if each output's last class is the best."""
+    task: Any = select_task(
+        facts(folder, shapes, {"task": "image-classification", **manifest}, {"labels.txt": "red\ngreen\nblue\n"})
+    )
+    runs = [{name: np.arange(shape[-1], dtype=np.float32)[None] for name, shape in shapes.items()}]
+    label: str = task.answer(runs, AnswerOptions(), None)[0]["label"]
+    return label
+
+
+@pytest.mark.parametrize(
+    ("shapes", "manifest"),
+    [
+        ({"features": (1, 8), "y": (1, 3)}, {}),
+        ({"features": (1, 3), "logits": (1, 3)}, {}),
+        ({"a": (1, 3), "b": (1, 3)}, {"classification": {"output": "b"}}),
+        ({"features": (1, 8), "y": (1, 3)}, {"classification": {"output": "y"}}),
+    ],
+)
+def test_the_output_with_the_scores(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...]], manifest: dict[str, Any]
+) -> None:
+    assert ranked(tmp_path, shapes, manifest) == "blue"
+
+
+def test_the_named_output_wins(tmp_path: Path) -> None:
+    shapes = {"features": (1, 8), "y": (1, 3)}
+
+    assert ranked(tmp_path, shapes, {"classification": {"output": "features"}}) == "7"
+
+
+def test_outputs_that_could_all_be_scores_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"classification\.output"):
+        ranked(tmp_path, {"a": (1, 3), "b": (1, 3)}, {})
