@@ -82,11 +82,14 @@ def export_to_onnx(
     inputs: Mapping[str, Any],
     outputs: Sequence[str],
     dynamic: Mapping[str, Mapping[int, str]],
+    *,
+    dynamo: bool = False,
 ) -> None:
     """Export a PyTorch model; its outputs are read by name from what it returns.
 
     Args:
         dynamic: names of axes that are free, by input or output.
+        dynamo: uses the newer exporter, for operators that the older one doesn't know.
     """
     import torch
 
@@ -108,9 +111,10 @@ def export_to_onnx(
         str(path),
         input_names=list(inputs),
         output_names=list(outputs),
-        dynamic_axes={name: dict(axes) for name, axes in dynamic.items()},
+        dynamic_axes={name: dict(axes) for name, axes in dynamic.items()} or None,
         opset_version=18,
-        dynamo=False,
+        dynamo=dynamo,
+        external_data=False,
     )
 
 

@@ -97,6 +97,29 @@ def test_an_input_that_leaves_all_sizes_open(
     assert picture_input(model, "image-classification").read(picture(90, 70))[0].shape == shape
 
 
+def test_a_channel_order_for_a_model_of_one_channel(tmp_path: Path) -> None:
+    processor = {"size": 32, "do_flip_channel_order": True}
+    model = classifier(tmp_path, TensorSpec("x", "FP32", (1, 1, 32, 32)), {}, processor)
+
+    assert picture_input(model, "image-classification").read(picture(40, 40))[0].shape == (1, 1, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("processor", "words"),
+    [
+        (DETR_PROCESSOR, "scaled to a shorter side of 40 and a longer one of at most 80 RGB"),
+        ({"image_processor_type": "LevitImageProcessor"}, "scaled to a shorter side of 256, cropped to 224x224 RGB"),
+        ({"image_processor_type": "PerceiverImageProcessor"}, "cropped to its middle and scaled RGB"),
+        ({"size": {"max_height": 30, "max_width": 40}}, "scaled to fit into 40x30 RGB"),
+        ({"image_processor_type": "DeiTImageProcessor"}, "stretched to 256x256, cropped to 224x224 RGB"),
+    ],
+)
+def test_the_preprocessing_in_words(tmp_path: Path, processor: dict[str, Any], words: str) -> None:
+    model = classifier(tmp_path, OPEN, {}, processor)
+
+    assert words in picture_input(model, "image-classification").describe()
+
+
 def test_open_channels_with_a_size_in_the_manifest(tmp_path: Path) -> None:
     """The way out that the refusal names is one."""
     with pytest.raises(ModelLoadError, match=r"set width and height in \[image\]"):
@@ -121,6 +144,15 @@ def test_open_channels_beside_fixed_sizes(tmp_path: Path, shape: tuple[int, ...]
     model = classifier(tmp_path, TensorSpec("x", "FP32", shape), {"num_channels": 3}, {})
 
     assert picture_input(model, "image-classification").channels_first == first
+
+
+@pytest.mark.parametrize(("name", "count"), [("ViTImageProcessor", 0), ("ViTFeatureExtractor", 0), ("MyProcessor", 1)])
+def test_an_unknown_processor_is_noted(tmp_path: Path, name: str, count: int) -> None:
+    model = classifier(tmp_path, OPEN, {}, {"image_processor_type": name, "size": 32})
+
+    select_task(model)
+
+    assert sum("MyProcessor is unknown" in text for text in model.assumed) == count
 
 
 # Detectors
@@ -281,6 +313,18 @@ def test_the_output_with_the_scores(
     tmp_path: Path, shapes: dict[str, tuple[int, ...]], manifest: dict[str, Any]
 ) -> None:
     assert ranked(tmp_path, shapes, manifest) == "blue"
+
+
+def test_further_outputs_of_a_library_classifier(tmp_path: Path) -> None:
+    """DeiT with a teacher gives the scores of both heads beside their mean."""
+    config = {"architectures": ["DeiTForImageClassificationWithTeacher"], "id2label": NAMES}
+    shapes = {"cls_logits": (-1, 2), "distillation_logits": (-1, 2), "logits": (-1, 2)}
+    task: Any = select_task(facts(tmp_path, shapes, files={"config.json": config}))
+    runs = [{name: np.zeros((1, 2), np.float32) for name in shapes}]
+    runs[0]["logits"][0, 1] = 9
+
+    assert task.name == "image-classification"
+    assert task.answer(runs, AnswerOptions(), None)[0]["label"] == "dog"
 
 
 def test_the_named_output_wins(tmp_path: Path) -> None:

@@ -33,11 +33,22 @@ def fits(facts: ModelFacts) -> bool:
 
 
 def class_count(facts: ModelFacts) -> int:
-    """Return how many scores the only output has in its one row; 0 for other outputs."""
-    if len(facts.outputs) != 1 or facts.outputs[0].datatype == "BYTES":
+    """Return how many scores the output has in its one row; 0 for other outputs.
+
+    Of several outputs, ``logits`` counts if Hugging Face's file says that it is a classifier of pictures.
+    """
+    specs = [spec for spec in facts.outputs if spec.datatype != "BYTES"]
+    if len(facts.outputs) > 1:
+        specs = [spec for spec in specs if spec.name == "logits" and _is_library_classifier(facts)]
+    if len(specs) != 1:
         return 0
-    shape = facts.outputs[0].shape
+    shape = specs[0].shape
     return shape[-1] if shape and all(dim in (1, -1) for dim in shape[:-1]) else 0
+
+
+def _is_library_classifier(facts: ModelFacts) -> bool:
+    architectures = facts.json_beside(CONFIG).get("architectures")
+    return isinstance(architectures, list) and "ForImageClassification" in str(architectures[:1])
 
 
 def create(facts: ModelFacts) -> ImageClassification:

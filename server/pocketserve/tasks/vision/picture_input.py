@@ -19,7 +19,7 @@ from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.vision.frames import FORMATS, is_frame
 from pocketserve.tasks.vision.geometry import Placement, Sizing, place
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
-from pocketserve.tasks.vision.preprocessing import ImageOptions, complete, image_options
+from pocketserve.tasks.vision.preprocessing import ImageOptions, complete, image_options, note_unknown_processor
 from pocketserve.tensors import Array, TensorSpec, quantize
 from pocketserve_wire import DATATYPES, strict_json
 
@@ -254,6 +254,7 @@ def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS
     if spec.datatype in ("BYTES", "BOOL", "BF16"):
         raise ModelLoadError(f"model.toml: task {task} does not fit: input {spec.name!r} has datatype {spec.datatype}")
     options = complete(image_options(facts), usual)
+    note_unknown_processor(facts)
     try:
         channels = open_channels(facts, options)
         picture = PictureInput(spec, options, facts.max_image_pixels, channels, masks)
@@ -270,6 +271,8 @@ def picture_input(facts: ModelFacts, task: str, usual: ImageOptions = NO_OPTIONS
                 f"image.{key} has {len(numbers)} numbers, the picture has {plural(channels, 'channel')}"
             )
         options = options._replace(**{key: numbers[:1]})  # a file's numbers for three channels, and a model of one
+    if options.color == "bgr" and manifest.color is None and channels == 1:
+        options = options._replace(color=None)  # a file's order of three channels, and a model of one
     if options.color is not None and (1 if options.color == "grayscale" else 3) != channels:
         raise ModelLoadError(f"model.toml: image.color is {options.color}, but the input has {channels} channels")
     picture.options = options._replace(sizing=picture.options.sizing)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import ImageProperties
-from pocketserve.tasks.foreign.image_processors import complete_processor, processor_class
+from pocketserve.tasks.foreign.image_processors import DEFAULTS, complete_processor, processor_class
 from pocketserve.tasks.foreign.lobe import lobe_labels
 from pocketserve.tasks.foreign.preprocessor_config import NAME as PROCESSOR
 from pocketserve.tasks.foreign.teachable_machine import project_of
@@ -141,6 +141,13 @@ def _hugging_face(facts: ModelFacts) -> ImageOptions:
 
 def _resample(number: object) -> str | None:
     return RESAMPLE.get(number) if isinstance(number, int) else None
+
+
+def note_unknown_processor(facts: ModelFacts) -> None:
+    """Note a processor class whose defaults and peculiarities aren't known."""
+    name = processor_class(facts.json_beside(PROCESSOR))
+    if name and name not in DEFAULTS:
+        facts.assumed.append(f"{name[:60]} is unknown: only the keys of its file are applied")
 
 
 def _normalization(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
