@@ -287,6 +287,55 @@ def test_padding_is_zero_and_masked(tmp_path: Path) -> None:
     assert not run["pixel_values"][0, :, :, 80:].any()
 
 
+# Segmenters
+
+
+def segmenter(folder: Path, shapes: dict[str, tuple[int, ...]], config: dict[str, Any], count: int) -> Any:
+    names = {str(number): f"class {number}" for number in range(count)}
+    files = {"config.json": {"id2label": names, **config}, PROCESSOR: {"size": {"height": 64, "width": 64}}}
+    return select_task(facts(folder, shapes, files=files, image=OPEN))
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 16, 16), (-1, 40, -1, -1), (-1, -1, -1, -1)])
+def test_a_map_with_more_classes_than_rows(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """SegFormer has 150 classes, and 128 rows and columns."""
+    task = segmenter(tmp_path, {"logits": shape}, {"architectures": ["XForSemanticSegmentation"]}, 40)
+    scores = np.zeros((1, 40, 16, 16), np.float32)
+    scores[0, 7, :, :12] = scores[0, 39, :, 12:] = 1
+
+    answer = task.answer([{"logits": scores}], AnswerOptions(), task.prepare(picture(50, 50)).context)
+
+    assert [(entry["label"], entry["share"]) for entry in answer] == [("class 7", 0.75), ("class 39", 0.25)]
+
+
+def test_a_map_is_told_by_its_labels(tmp_path: Path) -> None:
+    """Without the library's file, the axis that has as many sizes as there are labels is that of the classes."""
+    labels = {"labels.txt": "\n".join(f"class {number}" for number in range(40))}
+    for shape in ((1, 40, 16, 16), (1, 16, 16, 40)):
+        task: Any = select_task(facts(tmp_path, {"map": shape}, files=labels))
+        scores = np.zeros(shape, np.float32)
+        scores[0, 7] = 1 if shape[1] == 40 else 0
+        scores[0, :, :, 7] = scores[0, :, :, 7] if shape[1] == 40 else 1
+
+        answer = task.answer([{"map": scores}], AnswerOptions(), task.prepare(picture(50, 50)).context)
+
+        assert answer[0]["label"] == "class 7"
+
+
+def test_masks_of_queries(tmp_path: Path) -> None:
+    """MaskFormer's masks are weighted by their classes; the last class is "no object"."""
+    shapes = {"class_queries_logits": (-1, 3, 3), "masks_queries_logits": (-1, 3, 8, 8)}
+    task = segmenter(tmp_path, shapes, {"architectures": ["MaskFormerForInstanceSegmentation"]}, 2)
+    classes = np.array([[[9, 0, 0], [0, 9, 0], [0, 0, 9]]], np.float32)
+    masks = np.full((1, 3, 8, 8), -9, np.float32)
+    masks[0, 0, :, :2] = masks[0, 1, :, 2:] = masks[0, 2] = 9
+
+    runs = [{"class_queries_logits": classes, "masks_queries_logits": masks}]
+    answer = task.answer(runs, AnswerOptions(), task.prepare(picture(50, 50)).context)
+
+    assert [(entry["label"], entry["share"]) for entry in answer] == [("class 1", 0.75), ("class 0", 0.25)]
+
+
 # Several outputs of a classifier
 
 

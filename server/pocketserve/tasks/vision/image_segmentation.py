@@ -13,9 +13,9 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.base import Answer, AnswerOptions, Arrays, ExtendedAnswer, Runs, TaskDefinition
 from pocketserve.tasks.entries import CLASS, AnswerField, TaskCall
 from pocketserve.tasks.labels import find_labels, label_of
-from pocketserve.tasks.model_facts import ModelFacts, named_tensor
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts, named_tensor
 from pocketserve.tasks.parameters import Parameter, parameter
-from pocketserve.tasks.scores import activate, real_values
+from pocketserve.tasks.scores import activate, real_values, sigmoid, softmax
 from pocketserve.tasks.vision.geometry import Area, Placement
 from pocketserve.tasks.vision.picture_input import PictureTask, picture_input, takes_picture
 from pocketserve.tasks.vision.pictures import CheckedFile
@@ -44,19 +44,41 @@ SEGMENTATION = Section("segmentation", SegmentationOptions)
 
 def fits(facts: ModelFacts) -> bool:
     """Return whether a map comes out with a channel for each of the names, or of numbers that have names."""
-    if not takes_picture(facts) or len(facts.outputs) != 1:
+    if not takes_picture(facts):
         return False
-    names, output = len(find_labels(facts).names), facts.outputs[0]
+    names = len(find_labels(facts).names)
+    if _queries(facts.outputs) is not None:
+        return names > 1
+    if len(facts.outputs) != 1:
+        return False
+    output = facts.outputs[0]
     if len(output.shape) == 3 and output.datatype.startswith(("INT", "UINT")) and output.quantization is None:
         return names > 1
-    return names > 1 and _channels(output) == names
+    if _is_library_segmenter(facts) and len(output.shape) == 4:
+        return names > 1 and output.shape[1] in (-1, names)
+    return names > 1 and _channels(output, names) == names
 
 
-def _channels(spec: TensorSpec) -> int:
+def _is_library_segmenter(facts: ModelFacts) -> bool:
+    """Return whether Hugging Face's file calls the model a segmenter; its maps are [1, classes, height, width]."""
+    architectures = facts.json_beside(CONFIG).get("architectures")
+    return isinstance(architectures, list) and "ForSemanticSegmentation" in str(architectures[:1])
+
+
+def _queries(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec] | None:
+    """Return MaskFormer's outputs, the classes and the masks of its queries; None for other models."""
+    by_name = {spec.name: spec for spec in outputs}
+    classes, masks = by_name.get("class_queries_logits"), by_name.get("masks_queries_logits")
+    return None if classes is None or masks is None else (classes, masks)
+
+
+def _channels(spec: TensorSpec, names: int) -> int:
     """Return the classes of a map [1, height, width, classes] or [1, classes, height, width]; 0 for no such map."""
     if len(spec.shape) != 4 or spec.shape[0] not in (1, -1):
         return 0
     last, first = spec.shape[3], spec.shape[1]
+    if names > 1 and (last == names) != (first == names):
+        return names
     return last if 0 < last < max(spec.shape[1:3]) or first < 1 else first
 
 
@@ -73,7 +95,11 @@ class ImageSegmentation(PictureTask):
         super().__init__(picture_input(facts, NAME), find_labels(facts))
         self._options = options = facts.manifest.section(SegmentationOptions)
         self.label_offset = options.label_offset
+        self._is_channels_first = _is_library_segmenter(facts)
+        self._queries = None if options.output else _queries(facts.outputs)
         maps = [spec for spec in facts.outputs if spec.open or len(spec.shape) in (3, 4)]
+        if self._queries is not None:
+            maps = [self._queries[1]]
         if options.output:
             maps = [named_tensor(facts.outputs, "segmentation.output", options.output)]
         if len(maps) != 1:
@@ -124,19 +150,42 @@ class ImageSegmentation(PictureTask):
     def _names(self, outputs: Arrays, language: str | None) -> Sequence[str]:
         """Return the classes' names. The only name of a map of one channel is the object's: class 0 is the rest."""
         names = self._labels.in_language(language)
-        scores = real_values(outputs[self._output.name], self._output)
+        scores = self._map(outputs)
         binary = scores.dtype.kind == "f" and np.squeeze(scores).ndim < 3
         return (BACKGROUND, *names) if binary and len(names) == 1 and not self._options.label_offset else names
 
     def _mask(self, outputs: Arrays, placement: Placement) -> tuple[Array, Area]:
         """Return class numbers [height, width] without the bars of a letterbox, and the area that they cover."""
-        classes = self._classes(real_values(outputs[self._output.name], self._output))
+        classes = self._classes(self._map(outputs))
         height, width = classes.shape
         target, (full_width, full_height) = placement.target, placement.input
         rows = (round(target.y * height / full_height), round((target.y + target.height) * height / full_height))
         columns = (round(target.x * width / full_width), round((target.x + target.width) * width / full_width))
         cut = classes[rows[0] : max(rows[1], rows[0] + 1), columns[0] : max(columns[1], columns[0] + 1)]
         return cut, placement.source
+
+    def _map(self, outputs: Arrays) -> Array:
+        """Return the map of classes. MaskFormer's is the sum of its queries' masks, weighted by their classes.
+
+        Source: huggingface/transformers, image_processing_maskformer.py, ``post_process_semantic_segmentation``.
+        """
+        if self._queries is None:
+            return real_values(outputs[self._output.name], self._output)
+        class_spec, mask_spec = self._queries
+        classes = softmax(real_values(outputs[class_spec.name], class_spec)[0].astype(np.float64))
+        masks = sigmoid(real_values(outputs[mask_spec.name], mask_spec)[0].astype(np.float64))
+        known = classes[:, :-1]  # the last class is "no object"
+        scores: Array = np.einsum("qc,qhw->chw", known, masks)[None]
+        return scores
+
+    def _class_axis(self, shape: tuple[int, ...]) -> int:
+        """Return the axis of the classes in a map of three dimensions."""
+        if self._is_channels_first or self._queries is not None:
+            return 0
+        names = len(self.labels)
+        if names > 1 and (shape[0] == names) != (shape[2] == names):
+            return 0 if shape[0] == names else 2
+        return 2 if shape[2] <= shape[0] else 0
 
     def _classes(self, scores: Array) -> Array:
         """Return the best class of each pixel as uint8, or uint16 where there are more than 256."""
@@ -145,7 +194,7 @@ class ImageSegmentation(PictureTask):
         if scores.ndim == 3 and scores.shape[0] == 1:
             scores = scores[0]
         if scores.ndim == 3:
-            axis = 2 if scores.shape[2] <= scores.shape[0] else 0
+            axis = self._class_axis(scores.shape)
             scores = scores.take(0, axis=axis) if scores.shape[axis] == 1 else scores.argmax(axis=axis)
         if scores.ndim != 2:
             raise ApiError(ErrorCode.INFERENCE_FAILED, f"an output of shape {list(scores.shape)} is no map of classes")
