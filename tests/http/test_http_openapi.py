@@ -102,10 +102,11 @@ def test_the_page_is_described(server, document):
     assert answer.headers["Content-Type"].startswith("text/html") and "<html" in answer.text
 
 
-# Pairing needs an exchange that goes on from call to call: tests/pairing has it.
+# Pairing needs an exchange that goes on from call to call, and a reranker a model of its own: tests/pairing and
+# test_http_rerank.py have them.
 @pytest.mark.parametrize(
     "route",
-    [route for route in ROUTES if route.group != "pairing"],
+    [route for route in ROUTES if route.group not in ("pairing", "rerank")],
     ids=lambda route: f"{route.method} {route.pattern}",
 )
 def test_answers_are_as_described(new_server, server, document, route):

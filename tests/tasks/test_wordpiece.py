@@ -123,4 +123,5 @@ def test_every_character() -> None:
 
 
 def _word(text: str) -> list[str]:
-    return [word for word, _ in _uncased()[1]._words(text)]
+    tokenizer = _uncased()[1]
+    return [word for word, _ in tokenizer._split(tokenizer._characters(text, 0, len(text)))]

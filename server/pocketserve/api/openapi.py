@@ -166,6 +166,18 @@ REQUEST_BODIES: dict[str, Schema] = {
             ("settings", False, ANYTHING),
             ("nothing", False, {"type": "object", "maxProperties": 0}),
             ("v1_predict", True, _object(signature_name=TEXT, instances={}, inputs={})),
+            (
+                "rerank",
+                True,
+                _object(
+                    ("model", "query", "documents"),
+                    model=TEXT,
+                    query=TEXT,
+                    documents=_array({"anyOf": [TEXT, _object(("text",), text=TEXT)]}) | {"minItems": 1},
+                    top_n={"type": "integer", "minimum": 1},
+                    return_documents=FLAG,
+                ),
+            ),
             ("web_session", True, _record(ticket=TEXT)),
             ("pairing_begin", True, _record(public=_hexadecimal(256))),
             ("pairing_finish", True, _record(exchange=_hexadecimal(16), proof=_hexadecimal(32))),
@@ -213,6 +225,20 @@ ANSWERS: dict[str, Schema] = {
     "signature_metadata": _object(("model_spec", "metadata")),
     "v1_predict": _object(predictions=_array({}), outputs={}),
     "prediction": _reference("Prediction"),
+    "rerank": _object(
+        ("model", "object", "results", "usage"),
+        model=TEXT,
+        object=TEXT,
+        results=_array(
+            _object(
+                ("index", "relevance_score"),
+                index=COUNT,
+                relevance_score={"type": "number"},
+                document=_object(("text",), text=TEXT),
+            )
+        ),
+        usage=_record(prompt_tokens=COUNT, total_tokens=COUNT),
+    ),
     "pairing_state": _record(**_PAIRING),
     "pairing_closed": _record(**_PAIRING),
     "pairing_code": _record(code={"type": "string", "pattern": "^[0-9]{10}$"}, **_PAIRING),
@@ -236,6 +262,7 @@ _WAITING: tuple[tuple[str, Schema, str], ...] = (
 _QUERY: dict[str, Sequence[tuple[str, Schema, str]]] = {
     "infer": _WAITING,
     "v1_predict": _WAITING,
+    "rerank": _WAITING,
     "prediction": (
         *((parameter.name, parameter.schema(), parameter.text) for parameter in parameters.PARAMETERS),
         ("version", TEXT, "The version to ask; else the model's default."),

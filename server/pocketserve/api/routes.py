@@ -109,6 +109,8 @@ def _own() -> list[Route]:
     ]
     return [
         *predictions,
+        Route("POST", "/v1/rerank", "rerank.rerank", "rerank", "rerank", body="rerank"),
+        Route("POST", "/rerank", "rerank.rerank", "rerank", "rerank", body="rerank", label="_short"),
         Route("GET", "/ping", "predictions.ping", "predictions", "alive", open=True),
         *_of_one_process(),
         Route("GET", "/metrics", "metrics.metrics", "metrics", "metrics"),

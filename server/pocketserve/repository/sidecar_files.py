@@ -21,7 +21,10 @@ TASK_FILE: Final = "task.py"
 NAMES: Final = (
     *("labels.txt", "config.json", "preprocessor_config.json", TASK_FILE),
     *("metadata.json", "signature.json"),
-    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model", "1_Pooling/config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "spiece.model", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *("1_Pooling/config.json", "2_Normalize/config.json", "3_Normalize/config.json"),
+    *("2_Dense/config.json", "2_Dense/model.safetensors", "3_Dense/config.json", "3_Dense/model.safetensors"),
 )
 """Read where they are there. What a manifest names comes on top."""
 

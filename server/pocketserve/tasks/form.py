@@ -12,6 +12,7 @@ ACCEPTED: Final[Mapping[str, str]] = {
     "sound": "a WAV file, or raw samples with the parameter format",
     "text": "a text in UTF-8",
     "texts": "a JSON list of texts",
+    "pair": 'JSON: {"text": "...", "text_pair": "..."}, two texts that are read together',
     "query": 'JSON: {"query": "...", "texts": ["..."]}',
     "question": 'JSON: {"question": "...", "context": "..."}',
     "rows": "a row of numbers, an object by feature name, a list of either, or lines of CSV",

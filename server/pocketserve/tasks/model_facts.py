@@ -105,16 +105,28 @@ class ModelFacts:
 
     def json_beside(self, name: str) -> dict[str, Any]:
         """Return a JSON object next to the model, such as ``config.json``; empty where there is none."""
-        path = self.beside(name)
-        if path is None:
+        content = self._any_json_beside(name)
+        if content is None:
             return {}
-        try:
-            content = json.loads(self.read_beside(path, MAX_JSON_BYTES).decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise ModelLoadError(f"{name} beside the model cannot be read: {str(error)[:200]}") from None
         if not isinstance(content, dict):
             raise ModelLoadError(f"{name} beside the model holds no JSON object")
         return content
+
+    def json_list_beside(self, name: str) -> list[Any] | None:
+        """Return a JSON list next to the model, such as ``modules.json``; None if there is none."""
+        content = self._any_json_beside(name)
+        if content is not None and not isinstance(content, list):
+            raise ModelLoadError(f"{name} beside the model holds no JSON list")
+        return content
+
+    def _any_json_beside(self, name: str) -> Any:
+        path = self.beside(name)
+        if path is None:
+            return None
+        try:
+            return json.loads(self.read_beside(path, MAX_JSON_BYTES).decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ModelLoadError(f"{name} beside the model cannot be read: {str(error)[:200]}") from None
 
     @property
     def sent_inputs(self) -> tuple[TensorSpec, ...]:

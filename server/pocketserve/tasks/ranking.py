@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.activations import configured_activation
 from pocketserve.tasks.base import AnswerOptions, Arrays
 from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
-from pocketserve.tasks.model_facts import CONFIG, ModelFacts, named_tensor
+from pocketserve.tasks.model_facts import ModelFacts, named_tensor
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tasks.scores import (
     Calibration,
@@ -100,7 +101,10 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
     labels = find_labels(facts, number if metadata.associated_files else None)
     spec = facts.outputs[number]
     keys = "" if labels.names else _keys_of(spec.name, [output.name for output in facts.outputs])
-    return Ranking(spec, labels, _options(facts, threshold_of(metadata)), calibration_of(facts, number), keys)
+    options = _options(facts, spec, len(labels.names), task)
+    if options.threshold is None:
+        options = options._replace(threshold=threshold_of(metadata))
+    return Ranking(spec, labels, options, calibration_of(facts, number), keys)
 
 
 def _output_number(facts: ModelFacts, name: str, task: str) -> int:
@@ -130,14 +134,10 @@ def _keys_of(name: str, names: Sequence[str]) -> str:
     return keys if name.endswith(".values") and keys in names else ""
 
 
-def _options(facts: ModelFacts, threshold: float | None) -> ClassificationOptions:
-    """Return the manifest's options; a Hugging Face classifier gives logits, and its configuration says of what."""
-    if ClassificationOptions in facts.manifest.sections:
-        options = facts.manifest.section(ClassificationOptions)
-    else:
-        config = facts.json_beside(CONFIG)
-        architectures = config.get("architectures")
-        logits = isinstance(architectures, list) and str(architectures[:1]).endswith("Classification']")
-        several = config.get("problem_type") == "multi_label_classification"
-        options = ClassificationOptions(activation=("sigmoid" if several else "softmax") if logits else "none")
-    return options if options.threshold is not None else options._replace(threshold=threshold)
+def _options(facts: ModelFacts, spec: TensorSpec, labels: int, task: str) -> ClassificationOptions:
+    """Complete the manifest's ``[classification]`` by the files beside the model, key by key."""
+    options = facts.manifest.section(ClassificationOptions)
+    if options.activation is not None:
+        return options
+    classes = spec.shape[-1] if spec.shape and not spec.open else -1
+    return options._replace(activation=configured_activation(facts, task, classes if classes > 0 else labels))

@@ -18,11 +18,11 @@ _TINY = 1e-16  # keeps logarithms finite
 
 
 class ClassificationOptions(NamedTuple):
-    """The manifest's ``[classification]``; a threshold of None leaves it to the file, ``label_offset`` is added to a
-    class's number to find its label.
+    """The manifest's ``[classification]``. None leaves a key to the files; ``label_offset`` is added to a class's
+    number to find its label.
     """
 
-    activation: Annotated[str, TomlTable.choice, ACTIVATIONS] = "none"
+    activation: Annotated[str | None, TomlTable.choice, ACTIVATIONS] = None
     label_offset: Annotated[int, TomlTable.integer, -1000, 1000] = 0
     threshold: Annotated[float | None, TomlTable.number, -1e30, 1e30] = None
     output: Annotated[str, TomlTable.text] = ""  # with the scores; empty if the model's outputs show it
@@ -59,8 +59,8 @@ def real_values(array: Array, spec: TensorSpec) -> Array:
     return dequantize(array, spec) if spec.quantization is not None and array.dtype.kind in "iu" else array
 
 
-def activate(scores: Array, activation: str) -> Array:
-    """Turn logits into probabilities along the last axis; ``none`` leaves them."""
+def activate(scores: Array, activation: str | None) -> Array:
+    """Turn logits into probabilities along the last axis; ``none`` and None leave them."""
     if activation == "sigmoid":
         return sigmoid(scores)
     return softmax(scores) if activation == "softmax" else scores

@@ -30,11 +30,18 @@ DTYPES = {
 
 def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
     """Return all tensors of a file, mapped: name -> (dtype name of the format, array). BF16 bits are uint16."""
-    size = path.stat().st_size
-    if size < 8:
+    if path.stat().st_size < 8:  # an empty file can't be mapped
         raise _fault(path, "it is shorter than its 8-byte length field")
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    return parse_safetensors(path, mapped)
+
+
+def parse_safetensors(path: Path, mapped: bytes | mmap.mmap) -> dict[str, tuple[str, Array]]:
+    """As :func:`read_safetensors`, of a content that is in memory already; the path is for messages."""
+    size = len(mapped)
+    if size < 8:
+        raise _fault(path, "it is shorter than its 8-byte length field")
     (header_size,) = struct.unpack_from("<Q", mapped)
     if header_size > min(MAX_HEADER_BYTES, size - 8):
         raise _fault(path, f"its header of {header_size} bytes does not fit into the file of {size}; is it truncated?")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pocketserve.tasks.audio.feature_extractor import is_audio_classifier
 from pocketserve.tasks.audio.options import AUDIO, SPECTROGRAM
 from pocketserve.tasks.audio.sounds import SoundInput, sound_properties
 from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
@@ -21,7 +22,9 @@ NAME = "audio-classification"
 
 
 def fits(facts: ModelFacts) -> bool:
-    """Return whether a sound goes in and the one output has labels: then nothing else can be meant."""
+    """Return whether a sound goes in and the one output has labels, by the metadata or transformers' files."""
+    if is_audio_classifier(facts):
+        return True
     labelled = bool(facts.output_metadata(0).associated_files)
     return len(facts.inputs) == len(facts.outputs) == 1 and labelled and sound_properties(facts) is not None
 

@@ -26,7 +26,7 @@ class AudioOptions(NamedTuple):
     context: Annotated[int, TomlTable.integer, 0, MAX_SAMPLES] = 0
     pad: Annotated[str, TomlTable.choice, ("zeros", "repeat", "drop")] = "zeros"
     scale: Annotated[str, TomlTable.choice, ("unit", "int16")] = "unit"
-    normalize: Annotated[str, TomlTable.choice, ("none", "zero-mean", "peak")] = "none"
+    normalize: Annotated[str | None, TomlTable.choice, ("none", "zero-mean", "peak")] = None
     pool: Annotated[str, TomlTable.choice, ("mean", "max")] = "mean"
     input: Annotated[str, TomlTable.text] = ""
     rate_input: Annotated[str, TomlTable.text] = ""
@@ -64,6 +64,7 @@ class SpectrogramOptions(NamedTuple):
     center: Annotated[bool, TomlTable.flag] = True
     pad_mode: Annotated[str, TomlTable.choice, ("constant", "reflect")] = "constant"
     preemphasis: Annotated[float, TomlTable.number, 0, 1] = 0.0
+    kaldi: Annotated[bool, TomlTable.flag] = False
     power: Annotated[float, TomlTable.number, 0.01, 8] = 2.0
     n_mels: Annotated[int, TomlTable.integer, 1, 1024] = 128
     f_min: Annotated[float, TomlTable.number, 0, 384_000] = 0.0

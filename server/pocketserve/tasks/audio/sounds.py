@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from pocketserve.runtimes.metadata import AudioProperties
 from pocketserve.tasks import arrays
 from pocketserve.tasks.audio import wav
 from pocketserve.tasks.audio.containers import container_of
+from pocketserve.tasks.audio.feature_extractor import MASK_NAMES, PREPROCESSOR, feature_extractor
 from pocketserve.tasks.audio.options import AudioOptions
 from pocketserve.tasks.audio.resampling import resample
 from pocketserve.tasks.audio.spectrogram import features_of
@@ -52,23 +53,28 @@ class SoundInput:
         self.options = options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
         self._spec = spec = _sample_spec(facts, options, task)
         properties = sound_properties(facts)
-        config = facts.json_beside("preprocessor_config.json")
-        rate = options.sample_rate or (properties.sample_rate if properties else 0) or config.get("sampling_rate")
+        extractor = feature_extractor(facts)
+        rate: Any = options.sample_rate or (properties.sample_rate if properties else 0)
+        if not rate:
+            rate = extractor.rate if extractor else facts.json_beside(PREPROCESSOR).get("sampling_rate")
         if type(rate) is not int or not 1000 <= rate <= 768_000:
             raise ModelLoadError(f"model.toml: task {task} needs audio.sample_rate; the model's file does not say it")
         self._rate = rate
         self._channels = options.channels or (properties.channels if properties else 0) or 1
-        self._features = features_of(facts, spec, rate, self._channels)
+        self._normalize = options.normalize or (extractor.normalize if extractor else "none")
+        self._features = features_of(facts, spec, rate, self._channels, extractor)
         if self._features is None:
             self.window = options.window or _fixed_window(spec, self._channels, options.context)
         else:
-            self.window = self._features.window(options.window, options.context)
+            window = options.window or (extractor.window if extractor else None)
+            self.window = self._features.window(window, options.context)
         self._hop = options.hop or self.window or 0
         self._fixed: dict[str, Array] = {}
         rate_names = (options.rate_input,) if options.rate_input else RATE_NAMES
         for spec in [spec for spec in facts.inputs if spec.name in rate_names][:1]:
             kind = {"FP32": np.float32, "INT32": np.int32}.get(spec.datatype, np.int64)
             self._fixed[spec.name] = np.full([] if spec.open else [1] * len(spec.shape), rate, kind)
+        self._mask = next((spec for spec in facts.inputs if spec.name in MASK_NAMES), None)
 
     def read(self, body: memoryview, hints: Hints) -> wav.Sound:
         """Return a request's sound at the model's rate and with its channels."""
@@ -78,9 +84,9 @@ class SoundInput:
         if len(samples) * self._rate > wav.MAX_FRAMES * rate:
             raise invalid_input("the sound is too long once it has the model's sampling rate; send it in parts")
         samples = resample(samples, rate, self._rate)
-        if self.options.normalize == "zero-mean":
+        if self._normalize == "zero-mean":
             samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
-        elif self.options.normalize == "peak":
+        elif self._normalize == "peak":
             samples = samples / max(float(np.abs(samples).max()), 1e-7)
         return wav.Sound(samples.astype(np.float32, copy=False), self._rate)
 
@@ -115,7 +121,23 @@ class SoundInput:
 
     def runs(self, windows: Sequence[Window]) -> list[Arrays]:
         """Return the input arrays of each window; real numbers where the input is quantised."""
-        return [{self._spec.name: self._tensor(window.samples), **self._fixed} for window in cancellable(windows)]
+        runs: list[Arrays] = []
+        for window in cancellable(windows):
+            run = {self._spec.name: self._tensor(window.samples), **self._fixed}
+            if self._mask is not None:
+                run[self._mask.name] = self._mask_of(window, run[self._spec.name])
+            runs.append(run)
+        return runs
+
+    def _mask_of(self, window: Window, values: Array) -> Array:
+        """Return ones for a window's samples or frames, and zeros for samples that fill it up."""
+        assert self._mask is not None
+        count = values.shape[-1] if self._features is None else max(values.shape[1:], default=1)
+        kind = "<i8" if self._mask.open else DATATYPES[self._mask.datatype].typestr
+        mask = np.ones((1, count), kind)
+        if self._features is None:
+            mask[:, self.options.context + round(window.seconds * self._rate) :] = 0
+        return mask
 
     def _tensor(self, values: Array) -> Array:
         kind = np.dtype(DATATYPES[self._spec.datatype].typestr)
@@ -218,7 +240,7 @@ def sound_properties(facts: ModelFacts) -> AudioProperties | None:
 def _sample_spec(facts: ModelFacts, options: AudioOptions, task: str) -> TensorSpec:
     if options.input:
         return named_tensor(facts.inputs, "audio.input", options.input)
-    filled = {*facts.manifest.state.feedback, *RATE_NAMES, options.rate_input}
+    filled = {*facts.manifest.state.feedback, *RATE_NAMES, *MASK_NAMES, options.rate_input}
     fitting = [spec for spec in facts.inputs if spec.name not in filled]
     if len(fitting) != 1:
         names = ", ".join(spec.name for spec in facts.inputs)

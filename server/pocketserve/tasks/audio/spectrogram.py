@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.audio.feature_extractor import FeatureExtractor
 from pocketserve.tasks.audio.options import SpectrogramOptions
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.model_facts import ModelFacts
@@ -57,7 +58,7 @@ class Spectrogram:
 
     def _padded(self, samples: Array) -> Array:
         options = self.options
-        if options.preemphasis and len(samples):
+        if options.preemphasis and len(samples) and not options.kaldi:
             samples = np.concatenate([samples[:1], samples[1:] - options.preemphasis * samples[:-1]])
         if options.center:
             mode = "reflect" if options.pad_mode == "reflect" and len(samples) else "constant"
@@ -71,10 +72,20 @@ class Spectrogram:
         result = np.empty((count, options.n_fft // 2 + 1 if self._filters is None else options.n_mels))
         step = max(1, BLOCK // options.n_fft)
         for start in cancellable(range(0, count, step)):
-            spectrum = np.abs(np.fft.rfft(frames[start : start + step] * self._window, options.n_fft))
+            block = frames[start : start + step]
+            if options.kaldi:
+                block = _emphasised(block - block.mean(axis=1, keepdims=True), options.preemphasis)
+            spectrum = np.abs(np.fft.rfft(block * self._window, options.n_fft))
             powers = spectrum if options.power == 1 else spectrum**options.power
             result[start : start + step] = powers if self._filters is None else powers @ self._filters
         return result
+
+
+def _emphasised(frames: Array, factor: float) -> Array:
+    """Return frames [count, length] with pre-emphasis inside each; the first sample counts as its own predecessor."""
+    before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
+    emphasised: Array = frames - factor * before
+    return emphasised
 
 
 def _mel_edges(options: SpectrogramOptions, rate: int) -> tuple[Array, Array]:
@@ -235,13 +246,46 @@ class Features(Spectrogram):
         return f"{logarithmic}{name} spectrogram of {options.bins} bins, every {options.hop_length} samples"
 
 
-def features_of(facts: ModelFacts, spec: TensorSpec, rate: int, channels: int) -> Features | None:
-    """Set up by the manifest's ``[spectrogram]``; None where there is none."""
+class FilledFeatures(Features):
+    """A spectrogram of a whole sound, cut or filled up to a number of frames with zeros before normalisation."""
+
+    def __init__(self, options: SpectrogramOptions, rate: int, spec: TensorSpec, frames: int) -> None:
+        super().__init__(options, rate, spec)
+        self._frames = frames
+
+    def window(self, window: int | None, context: int) -> int | None:
+        return None
+
+    def array(self, samples: Array) -> Array:
+        features = self.features(samples[: self.samples(self._frames)])
+        options = self.options
+        silence = (0 - np.array(options.mean)) / np.array(options.std)
+        filled = np.empty((self._frames, options.bins), np.float32)
+        filled[:] = silence
+        if len(samples) >= self.samples(1):
+            filled[: len(features)] = features
+        return self._layout.arrange(filled)
+
+
+def features_of(
+    facts: ModelFacts, spec: TensorSpec, rate: int, channels: int, extractor: FeatureExtractor | None
+) -> Features | None:
+    """Set up by the manifest's ``[spectrogram]``, else by the files beside the model; None where there is neither."""
     options: SpectrogramOptions | None = facts.manifest.sections.get(SpectrogramOptions)
+    if options is None and extractor is not None and extractor.spectrogram is not None:
+        _check_bands(extractor.spectrogram, rate)
+        if extractor.frames is not None:
+            return FilledFeatures(extractor.spectrogram, rate, spec, extractor.frames)
+        return Features(extractor.spectrogram, rate, spec)
     if options is None:
         return None
     if channels != 1:
         raise ModelLoadError(f"model.toml: [spectrogram] is of one channel; audio.channels is {channels}")
+    _check_bands(options, rate)
+    return Features(options, rate, spec)
+
+
+def _check_bands(options: SpectrogramOptions, rate: int) -> None:
     if (options.f_max or 0) > rate / 2:
         raise ModelLoadError(f"model.toml: spectrogram.f_max is above half the sampling rate, {rate / 2:g} Hz")
     if options.kind != "linear" and any((np.diff(edges) <= 0).any() for edges in _mel_edges(options, rate)):
@@ -249,4 +293,3 @@ def features_of(facts: ModelFacts, spec: TensorSpec, rate: int, channels: int) -
             f"model.toml: spectrogram.f_min leaves no room for {options.n_mels} bands below "
             f"{options.f_max or rate / 2:g} Hz"
         )
-    return Features(options, rate, spec)

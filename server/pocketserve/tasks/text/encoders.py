@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -10,15 +11,15 @@ import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
-from pocketserve.tasks.base import Arrays
-from pocketserve.tasks.model_facts import CONFIG, ModelFacts, named_tensor
+from pocketserve.tasks.base import Arrays, invalid_input
+from pocketserve.tasks.model_facts import ModelFacts, named_tensor
+from pocketserve.tasks.text.hugging_face.lengths import MAX_LENGTH, SENTENCE_BERT, token_limit
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.tokenizers import tokenizer_of
 from pocketserve.tasks.text.tokens import Tokenizer
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES
 
-DEFAULT_LENGTH = 512
 _ROLE_WORDS = {
     "types": ("type_id", "token_type", "segment", "type_ids"),
     "mask": ("mask",),
@@ -32,13 +33,12 @@ class StringEncoder(NamedTuple):
 
     spec: TensorSpec
 
-    def encode(self, text: str) -> dict[str, Array]:
+    def encode(self, text: str, pair: str | None = None) -> dict[str, Array]:
+        if pair is not None:
+            raise invalid_input("this model takes one text, not a pair: it tokenizes its input itself")
         array = np.empty([1] * len(self.spec.shape), dtype=object)
         array[...] = text.encode()
         return {self.spec.name: array}
-
-    def token_count(self, arrays: Arrays) -> int:
-        return 0
 
 
 class TokenEncoder(NamedTuple):
@@ -48,26 +48,52 @@ class TokenEncoder(NamedTuple):
     specs: Mapping[str, TensorSpec]  # by role: ``ids``, and where there are such ``mask``, ``types``, ``positions``
     length: int  # tokens at most
     fixed: bool  # the model always takes that many: the rest is padded
+    lower_case: bool = False  # the whole text, before it is tokenized
 
-    def encode(self, text: str) -> dict[str, Array]:
-        """Return the input arrays of as much of a text as the model takes, each of shape [1, tokens]."""
+    def encode(self, text: str, pair: str | None = None) -> dict[str, Array]:
+        """Return the input arrays of as much of a text or a pair as the model takes, each of shape [1, tokens]."""
         special = self.tokenizer.special
-        room = self.length - len(special.first) - len(special.last)
-        return self.arrays([token.number for token in islice(self.tokenizer.tokens(text), max(0, room))])
+        around = len(special.first) + len(special.last)
+        if pair is None:
+            return self.arrays(self._cut(text, max(0, self.length - around)))
+        room = max(0, self.length - around - len(special.middle))
+        first, second = self._all_numbers(text), self._all_numbers(pair)
+        left, right = longest_first(len(first), len(second), room)
+        if special.cut_left:
+            return self.arrays(first[len(first) - left :], second[len(second) - right :])
+        return self.arrays(first[:left], second[:right])
+
+    def _cut(self, text: str, room: int) -> list[int]:
+        tokens = self.tokenizer.tokens(self._case(text))
+        if self.tokenizer.special.cut_left:
+            return [*deque((token.number for token in tokens), maxlen=room)]
+        return [token.number for token in islice(tokens, room)]
+
+    def _all_numbers(self, text: str) -> list[int]:
+        return [token.number for token in self.tokenizer.tokens(self._case(text))]
+
+    def _case(self, text: str) -> str:
+        return text.lower() if self.lower_case else text
 
     def arrays(self, numbers: Sequence[int], second: Sequence[int] | None = None) -> dict[str, Array]:
         """Return the input arrays of the tokens of one text or of a pair."""
         special = self.tokenizer.special
-        ids = [*special.first, *numbers, *(special.last if second is None else special.middle)]
-        types = [0] * len(ids)
-        if second is not None:
-            ids += [*second, *special.last]
-            types += [1] * (len(ids) - len(types))
-        filling = self.length - len(ids) if self.fixed else 0
+        if second is None:
+            parts = [*_each(special.first), numbers, *_each(special.last)]
+            part_types = special.types_of_single()
+        else:
+            parts = [*_each(special.first), numbers, *_each(special.middle), second, *_each(special.last)]
+            part_types = special.types_of_pair()
+        ids: list[int] = []
+        types: list[int] = []
+        for part, part_type in zip(parts, part_types, strict=True):
+            ids.extend(part)
+            types.extend([part_type] * len(part))
+        filling = max(0, self.length - len(ids)) if self.fixed else 0
         rows = {
-            "ids": ids + [special.pad] * filling,
-            "mask": [1] * len(ids) + [0] * filling,
-            "types": types + [0] * filling,
+            "ids": self._filled(ids, special.pad, filling),
+            "mask": self._filled([1] * len(ids), 0, filling),
+            "types": self._filled(types, special.pad_type, filling),
             "positions": list(range(len(ids) + filling)),
         }
         arrays = {}
@@ -77,12 +103,41 @@ class TokenEncoder(NamedTuple):
             arrays[spec.name] = row if len(spec.shape) == 1 and not spec.open else row[np.newaxis]
         return arrays
 
-    def token_count(self, arrays: Arrays) -> int:
-        """Return how many tokens of a run are no padding; they stand in front."""
-        if "mask" in self.specs:
-            return int(arrays[self.specs["mask"].name].sum())
+    def _filled(self, row: list[int], value: int, count: int) -> list[int]:
+        padding = [value] * count
+        return padding + row if self.tokenizer.special.pad_left else row + padding
+
+    def filling(self, count: int) -> int:
+        """Return the padding in front of so many tokens, special ones included."""
+        return max(0, self.length - count) if self.fixed and self.tokenizer.special.pad_left else 0
+
+    def is_text(self, arrays: Arrays) -> Array:
+        """Return which tokens of a run are no padding, as booleans [tokens]."""
         ids = arrays[self.specs["ids"].name].reshape(-1)
-        return int(np.count_nonzero(ids != self.tokenizer.special.pad)) or len(ids)
+        if "mask" in self.specs:
+            mask: Array = arrays[self.specs["mask"].name].reshape(-1) != 0
+            return mask
+        is_text: Array = ids != self.tokenizer.special.pad
+        return is_text if self.fixed and is_text.any() else np.ones(len(ids), bool)
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens of a pair are kept: the longer text loses tokens until both fit.
+
+    The rule is that of the ``tokenizers`` library (``truncation.rs``): where both are too long, each keeps half, and
+    the longer one the odd token.
+    """
+    if first + second <= room:
+        return first, second
+    shorter = min(first, second)
+    if shorter <= room // 2:
+        return (first, room - first) if first == shorter else (room - second, second)
+    small = room // 2
+    return (small, room - small) if first <= second else (room - small, small)
+
+
+def _each(numbers: Sequence[int]) -> list[tuple[int]]:
+    return [(number,) for number in numbers]
 
 
 def encoder_of(facts: ModelFacts, options: TextOptions, task: str) -> StringEncoder | TokenEncoder:
@@ -99,13 +154,14 @@ def token_encoder(facts: ModelFacts, options: TextOptions, task: str) -> TokenEn
     ids = specs["ids"]
     size = ids.shape[-1] if ids.shape and not ids.open else -1
     length = options.max_length or size
+    sentences = facts.json_beside(SENTENCE_BERT)
     if length <= 0:
-        lengths = (
-            facts.json_beside("tokenizer_config.json").get("model_max_length"),
-            facts.json_beside(CONFIG).get("max_position_embeddings"),
-        )
-        length = min((n for n in lengths if type(n) is int and 2 <= n <= 1 << 16), default=DEFAULT_LENGTH)
-    return TokenEncoder(tokenizer, specs, length, fixed=size > 0)
+        length = token_limit(facts)
+    listed = sentences.get("max_seq_length")
+    if size <= 0 and not options.max_length and type(listed) is int and 2 <= listed <= MAX_LENGTH:
+        length = listed
+    lower = sentences.get("do_lower_case") is True
+    return TokenEncoder(tokenizer, specs, length, fixed=size > 0, lower_case=lower)
 
 
 def full_name(spec: TensorSpec, metadata: TensorMetadata) -> str:

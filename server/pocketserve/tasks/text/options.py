@@ -6,6 +6,8 @@ from typing import Annotated, NamedTuple
 
 from pocketserve.repository.toml_table import Section, TomlTable
 
+POOLING = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
 
 class TextOptions(NamedTuple):
     """The manifest's ``[text]``; see ``docs/tasks.md``. None leaves a key to the files in or beside the model.
@@ -29,8 +31,8 @@ class TextOptions(NamedTuple):
     output: Annotated[str, TomlTable.text] = ""
     start_output: Annotated[str, TomlTable.text] = ""
     end_output: Annotated[str, TomlTable.text] = ""
-    pooling: Annotated[str | None, TomlTable.choice, ("mean", "cls", "max")] = None
-    normalize: Annotated[bool, TomlTable.flag] = True
+    pooling: Annotated[str | None, TomlTable.choice, POOLING] = None
+    normalize: Annotated[bool | None, TomlTable.flag] = None
     stride: Annotated[int, TomlTable.integer, 0, 1 << 14] = 128
     max_answer: Annotated[int, TomlTable.integer, 1, 1000] = 30
     max_chars: Annotated[int, TomlTable.integer, 1, 10_000_000] = 200_000

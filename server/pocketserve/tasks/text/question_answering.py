@@ -69,10 +69,15 @@ class QuestionAnswering:
         starts = range(0, max(1, len(tokens) - room + step), step)
         if len(starts) > MAX_WINDOWS:
             raise invalid_input(f"the context has {len(tokens)} tokens, too many for this model; send it in parts")
-        offset = len(special.first) + len(question) + len(special.middle)
-        parts = ([token.number for token in tokens[at : at + room]] for at in cancellable(starts))
-        runs = [self._encoder.arrays(question, part) for part in parts]
-        return Prepared(runs, (text, tokens, [(at, min(room, len(tokens) - at), offset) for at in starts]))
+        before = len(special.first) + len(question) + len(special.middle)
+        runs = []
+        windows = []
+        for at in cancellable(starts):
+            part = [token.number for token in tokens[at : at + room]]
+            runs.append(self._encoder.arrays(question, part))
+            padding = self._encoder.filling(before + len(part) + len(special.last))
+            windows.append((at, len(part), padding + before))
+        return Prepared(runs, (text, tokens, windows))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"answer", "start", "end", "score"}``, likeliest first; positions in characters of the context."""

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    Answer,
+    AnswerOptions,
+    ExtendedAnswer,
+    Hints,
+    Prepared,
+    Runs,
+    TaskDefinition,
+)
 from pocketserve.tasks.cancellation import cancellable
 from pocketserve.tasks.entries import RANKED, AnswerField, TaskCall
 from pocketserve.tasks.form import Form
@@ -12,9 +21,9 @@ from pocketserve.tasks.labels import answer_labels
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
-from pocketserve.tasks.text.encoders import encoder_of
+from pocketserve.tasks.text.encoders import TokenEncoder, encoder_of
 from pocketserve.tasks.text.options import TEXT, TextOptions
-from pocketserve.tasks.text.texts import read_texts
+from pocketserve.tasks.text.texts import read_texts_or_pairs
 from pocketserve.tasks.text.tokenizers import tokenizer_unit
 
 NAME = "text-classification"
@@ -27,8 +36,9 @@ def fits(facts: ModelFacts) -> bool:
 
 
 class TextClassification:
-    """Takes a text in UTF-8, or JSON: a text, a list of texts, ``{"text": ...}``. Those of more than ``max_chars`` are
-    refused; what a model cannot take of a shorter one is cut off.
+    """Takes a text in UTF-8, or JSON: a text, a pair ``{"text": ..., "text_pair": ...}``, or a list of either.
+
+    Texts of more than ``max_chars`` are refused; what a model cannot take of shorter ones is cut off.
     """
 
     name = NAME
@@ -44,26 +54,41 @@ class TextClassification:
         return {"labels": answer_labels(self.labels, self._ranking.options.label_offset)}
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        texts, many = read_texts(body, hints, self._options.max_chars)
-        return Prepared([self._encoder.encode(text) for text in cancellable(texts)], many)
+        inputs, many = read_texts_or_pairs(body, hints, self._options.max_chars)
+        runs = [self._encoder.encode(text, pair) for text, pair in cancellable(inputs)]
+        return Prepared(runs, (runs, many))
 
-    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return ``{"label", "index", "score"}``, best first; for a list of texts each with ``input``, its number."""
-        answer: Answer = []
+    def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | ExtendedAnswer:
+        """Return ``{"label", "index", "score"}``, best first; for a list of texts each with ``input``, its number.
+
+        With ``usage`` among the options' values, the number of tokens and of classes comes with them.
+        """
+        sent, many = context
+        entries: Answer = []
+        classes = 0
         for number, run in enumerate(runs):
-            more = {"input": number} if context else {}
+            more = {"input": number} if many else {}
             ranking = self._ranking.with_labels_of(run)
             for row in ranking.rows(run[ranking.spec.name])[:1]:
-                answer += ranking.best(row, options, **more)
-        return answer
+                classes = len(row)
+                entries += ranking.best(row, options, **more)
+        if not options.values.get("usage"):
+            return entries
+        return ExtendedAnswer(entries, {"tokens": self._token_count(sent), "classes": classes})
+
+    def _token_count(self, runs: Runs) -> int:
+        if not isinstance(self._encoder, TokenEncoder):
+            return 0
+        return sum(int(self._encoder.is_text(run).sum()) for run in runs)
 
     def form(self) -> Form:
         """Return what the task takes."""
-        return Form(("text", "texts"), self._ranking.parameters)
+        kinds = ("text", "texts", "pair") if isinstance(self._encoder, TokenEncoder) else ("text", "texts")
+        return Form(kinds, self._ranking.parameters)
 
     def describe(self) -> dict[str, str]:
         return {
-            "input": "a text in UTF-8, or a JSON list of texts",
+            "input": 'a text in UTF-8, a pair {"text": "...", "text_pair": "..."}, or a JSON list of either',
             "preprocessing": "tokens by the model's own vocabulary, cut to the model's length",
             "answer": "labels with scores, best first",
             "content_type": "text/plain; charset=utf-8",

@@ -6,9 +6,8 @@ own code; any other needs the ``tokenizers`` library (the ``text`` extra).
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pocketserve.formats import DamagedFileError
@@ -16,6 +15,9 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import BertTokenizer, RegexTokenizer, SentencePieceTokenizer
 from pocketserve.tasks.base import invalid_input
 from pocketserve.tasks.model_facts import MAX_JSON_BYTES, MetadataError, ModelFacts
+from pocketserve.tasks.text.hugging_face.added_tokens import MAX_TOKENS, AddedToken, added_token
+from pocketserve.tasks.text.hugging_face.post_processor import UnsupportedProcessorError, special_of
+from pocketserve.tasks.text.hugging_face.tokenizer_settings import TokenizerSettings, tokenizer_settings
 from pocketserve.tasks.text.library_patterns import check_pattern, patterns_in
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.regex_words import RegexWords
@@ -38,6 +40,7 @@ MAX_TOKENIZER_BYTES = 64 * 2**20
 MAX_LINES = 1 << 20  # of a vocabulary; the largest in wide use have 500,000
 MAX_GROWTH = 256  # of a text, by what is put instead of parts of it
 MAX_PREFIX_CHARS = 16
+_BERT_TOKENS = frozenset(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))  # text if they are written out in a text
 _PIECE_BYTES = 200  # that a piece takes in a mapping from texts to numbers
 _LIBRARY_SHARE = 4  # the library's memory for each byte of its file, measured
 
@@ -157,16 +160,26 @@ def _regex(delimiter: str, content: bytes, options: TextOptions) -> Tokenizer:
 
 def _wordpiece(content: bytes, facts: ModelFacts, options: TextOptions) -> WordPiece:
     vocabulary = _numbered(content)
-    config = facts.json_beside("tokenizer_config.json")
-    lower = config.get("do_lower_case") if options.lower_case is None else options.lower_case
-    accents = config.get("strip_accents")
+    settings = tokenizer_settings(facts)
+    lower = settings.lower_case if options.lower_case is None else options.lower_case
+    added = [token for token in settings.added if token.content not in _BERT_TOKENS]
     return WordPiece(
         vocabulary,
-        _bert_special(vocabulary),
-        lower_case=lower if isinstance(lower, bool) else not keeps_case(vocabulary),
-        strip_accents=accents if isinstance(accents, bool) else None,
-        cjk=config.get("tokenize_chinese_chars") is not False,
+        settings.complete(_bert_special(vocabulary), vocabulary.get),
+        lower_case=not keeps_case(vocabulary) if lower is None else lower,
+        strip_accents=settings.strip_accents,
+        cjk=settings.cjk is not False,
+        added=_own_added(added),
     )
+
+
+def _own_added(tokens: Sequence[AddedToken]) -> Sequence[AddedToken]:
+    if len(tokens) > MAX_TOKENS:
+        raise ModelLoadError(
+            f"the model's tokenizer has {len(tokens):,} added tokens, more than {MAX_TOKENS:,}: "
+            "give it as tokenizer.json, for the tokenizers library"
+        )
+    return tokens
 
 
 def _bert_special(vocabulary: Mapping[str, int]) -> Special:
@@ -184,15 +197,19 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
             "model.toml: text.tokenizer is huggingface, but there is no tokenizer.json beside the model"
         )
     content = facts.read_beside(path, MAX_TOKENIZER_BYTES)
-    bert = None if options.tokenizer == "huggingface" else _bert_pipeline(content)
-    if bert is not None:
-        facts.weights["tokenizer"] = _weight(content)
-        return bert
+    settings = tokenizer_settings(facts)
+    reason = f'text.tokenizer is "{options.tokenizer}"'
+    if options.tokenizer != "huggingface":
+        bert = _bert_pipeline(content, settings)
+        if isinstance(bert, WordPiece):
+            facts.weights["tokenizer"] = _weight(content)
+            return bert
+        reason = bert
     try:
         from tokenizers import Tokenizer as Library
     except ImportError:
         raise ModelLoadError(
-            "this model's tokenizer.json needs the tokenizers library: pip install 'pocketserve[text]', "
+            f"this model's tokenizer.json needs the tokenizers library ({reason}): pip install 'pocketserve[text]', "
             "on Termux pkg install rust first"
         ) from None
     try:
@@ -200,7 +217,7 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
         for part in (library.normalizer, library.pre_tokenizer):
             for pattern in patterns_in(None if part is None else json.loads(part.__getstate__())):
                 check_pattern(pattern)
-        tokenizer = LibraryTokenizer(library)
+        tokenizer = LibraryTokenizer(library, settings)
     except ModelLoadError:
         raise
     except Exception as error:  # the library raises plain Exception
@@ -209,56 +226,109 @@ def _of_tokenizer_json(facts: ModelFacts, options: TextOptions) -> Tokenizer:
     return tokenizer
 
 
-def _bert_pipeline(content: bytes) -> WordPiece | None:
-    """Return BERT's pipeline as a ``tokenizer.json`` spells it out; None for any other."""
+def _bert_pipeline(content: bytes, settings: TokenizerSettings) -> WordPiece | str:
+    """Return BERT's pipeline as a ``tokenizer.json`` describes it, or the key that needs the library."""
+    if len(content) > MAX_JSON_BYTES:
+        return "it is large"
     try:
-        document = json.loads(content) if len(content) <= MAX_JSON_BYTES else {}
+        document = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"tokenizer.json beside the model cannot be read: {str(error)[:200]}") from None
     parts = document if isinstance(document, dict) else {}
     model, normal, split = (parts.get(key) or {} for key in ("model", "normalizer", "pre_tokenizer"))
-    if not all(isinstance(part, dict) for part in (model, normal, split)):
-        return None
-    kinds = (model.get("type", "WordPiece"), normal.get("type"), split.get("type"))
-    vocabulary, prefix = model.get("vocab"), model.get("continuing_subword_prefix", "##")
+    expected = (
+        ("model.type", model, "WordPiece", "WordPiece"),
+        ("normalizer.type", normal, None, "BertNormalizer"),
+        ("pre_tokenizer.type", split, None, "BertPreTokenizer"),
+    )
+    for key, part, default, kind in expected:
+        actual = part.get("type", default) if isinstance(part, dict) else None
+        if actual != kind:
+            return f"{key} = {str(actual)!r:.60}"
+    vocabulary = model.get("vocab")
+    prefix = model.get("continuing_subword_prefix", "##")
     max_word_chars = model.get("max_input_chars_per_word", MAX_WORD_CHARS)
-    if not (
-        kinds == ("WordPiece", "BertNormalizer", "BertPreTokenizer")
-        and isinstance(vocabulary, dict)
-        and {"[CLS]", "[SEP]", "[UNK]"} <= vocabulary.keys()
-        and model.get("unk_token") == "[UNK]"
-        and isinstance(prefix, str)
-        and len(prefix) <= MAX_PREFIX_CHARS
-        and type(max_word_chars) is int
-        and all(type(number) is int and 0 <= number < 1 << 31 for number in vocabulary.values())
-    ):
-        return None
+    if not isinstance(vocabulary, dict) or not {"[CLS]", "[SEP]", "[UNK]"} <= vocabulary.keys():
+        return "model.vocab has no [CLS], [SEP] and [UNK]"
+    if not all(type(number) is int and 0 <= number < 1 << 31 for number in vocabulary.values()):
+        return "model.vocab has other numbers"
+    if model.get("unk_token") != "[UNK]":
+        return "model.unk_token"
+    if not isinstance(prefix, str) or len(prefix) > MAX_PREFIX_CHARS:
+        return "model.continuing_subword_prefix"
+    if type(max_word_chars) is not int:
+        return "model.max_input_chars_per_word"
+    added = _added_tokens(parts.get("added_tokens"), settings)
+    if isinstance(added, str):
+        return added
+    try:
+        special = _bert_special(vocabulary)
+        if parts.get("post_processor") is not None:
+            around = special_of(parts["post_processor"])
+            special = around._replace(pad=special.pad, unknown=special.unknown)
+    except UnsupportedProcessorError as error:
+        return str(error)
+    names = {**{token.content: token.number for token in added}, **vocabulary}
+    overrides = settings.of_bert_class
     accents = normal.get("strip_accents")
+    lower = normal.get("lowercase", True)
+    if overrides and settings.lower_case is not None:
+        lower = settings.lower_case
+    if overrides and settings.strip_accents is not None:
+        accents = settings.strip_accents
+    cjk = settings.cjk if overrides and settings.cjk is not None else normal.get("handle_chinese_chars", True)
+    special_numbers = {*special.first, *special.middle, *special.last, special.pad, special.unknown}
+    splitting = [token for token in added if token.number not in special_numbers and token.content not in _BERT_TOKENS]
     return WordPiece(
         vocabulary,
-        _bert_special(vocabulary),
-        lower_case=bool(normal.get("lowercase", True)),
+        settings.complete(special, names.get, parts.get("padding"), parts.get("truncation")),
+        lower_case=bool(lower),
         strip_accents=accents if isinstance(accents, bool) else None,
         clean=bool(normal.get("clean_text", True)),
-        cjk=bool(normal.get("handle_chinese_chars", True)),
+        cjk=bool(cjk),
         prefix=prefix,
         max_word_chars=max_word_chars,
+        added=splitting,
     )
+
+
+def _added_tokens(listed: object, settings: TokenizerSettings) -> list[AddedToken] | str:
+    """Return the added tokens of both files, or the key that needs the library."""
+    entries = listed if isinstance(listed, list) else []
+    if len(entries) > MAX_TOKENS:
+        return f"added_tokens has more than {MAX_TOKENS:,} entries"
+    by_content: dict[str, AddedToken] = {}
+    for entry in entries:
+        token = added_token(entry)
+        if token is None:
+            return "added_tokens has entries of another form"
+        by_content[token.content] = token
+    for token in settings.added:
+        by_content.setdefault(token.content, token)
+    return list(by_content.values())
 
 
 class LibraryTokenizer:
     """Any ``tokenizer.json``, through a ``tokenizers.Tokenizer`` of the library."""
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, settings: TokenizerSettings) -> None:
         normalizer = library.normalizer
         if normalizer is not None and _growth(json.loads(normalizer.__getstate__())) > MAX_GROWTH:
             raise ModelLoadError(f"tokenizer.json replaces texts by more than {MAX_GROWTH} times longer ones")
         if hasattr(library.model, "max_input_chars_per_word"):  # cutting a word up costs its length squared
             library.model.max_input_chars_per_word = min(library.model.max_input_chars_per_word, WORD_CHARS_LIMIT)
+        padding, truncation = library.padding, library.truncation
         library.no_padding()
         library.no_truncation()
+        _add_missing(library, settings.added)
         self._library = library
-        self.special = self._specials()
+        processor = library.post_processor
+        try:
+            special = special_of(None if processor is None else json.loads(processor.__getstate__()))
+        except UnsupportedProcessorError as error:
+            raise ModelLoadError(f"tokenizer.json beside the model cannot be used: {error} is not supported") from None
+        special = special._replace(pad=self._number("[PAD]", "<pad>"), unknown=self._number("[UNK]", "<unk>"))
+        self.special = settings.complete(special, library.token_to_id, padding, truncation)
 
     def tokens(self, text: str) -> Iterator[Token]:
         try:
@@ -270,21 +340,24 @@ class LibraryTokenizer:
             raise invalid_input(f"the model's tokenizer cannot take this text: {str(error)[:200]}") from None
         return (Token(number, *offsets) for number, offsets in zip(encoded.ids, encoded.offsets, strict=True))
 
-    def _specials(self) -> Special:
-        """Return what the post-processor puts around a pair of texts, as in an example."""
-        encoded = self._library.encode("a", "a")
-        pairs = zip(encoded.ids, encoded.special_tokens_mask, strict=True)
-        runs = [
-            (bool(mark), tuple(number for number, _ in run)) for mark, run in itertools.groupby(pairs, lambda p: p[1])
-        ]
-        first = runs[0][1] if runs and runs[0][0] else ()
-        last = runs[-1][1] if len(runs) > 1 and runs[-1][0] else ()
-        middle = tuple(number for mark, numbers in runs[1:-1] if mark for number in numbers)
-        return Special(first, middle, last, self._number("[PAD]", "<pad>"), self._number("[UNK]", "<unk>"))
-
     def _number(self, *names: str) -> int:
         numbers = (self._library.token_to_id(name) for name in names)
         return next((number for number in numbers if number is not None), 0)
+
+
+def _add_missing(library: Any, tokens: Sequence[AddedToken]) -> None:
+    """Add the tokens of ``tokenizer_config.json`` that a ``tokenizer.json`` lacks, as transformers does."""
+    from tokenizers import AddedToken as LibraryToken
+
+    for token in tokens:
+        if library.token_to_id(token.content) is None:
+            flags = token._asdict()
+            number = flags.pop("number")
+            library.add_tokens([LibraryToken(**flags)])
+            if library.token_to_id(token.content) != number:
+                raise ModelLoadError(
+                    f"tokenizer_config.json beside the model numbers {token.content!r:.60} unlike tokenizer.json"
+                )
 
 
 def _growth(normalizer: Any) -> int:

@@ -17,13 +17,27 @@ class Token(NamedTuple):
 
 
 class Special(NamedTuple):
-    """Numbers that are no text."""
+    """Special tokens around texts, and the sides at which a text is padded and cut."""
 
     first: tuple[int, ...] = ()  # in front of a text
     middle: tuple[int, ...] = ()  # between the two texts of a pair
     last: tuple[int, ...] = ()  # at the end
     pad: int = 0  # fills up to a model's fixed length
-    unknown: int = 0  # stands for what the vocabulary does not have
+    unknown: int = 0  # replaces pieces that the vocabulary lacks
+    single_types: tuple[int, ...] = ()  # token types of ``first``, the text and ``last``; empty for BERT's
+    pair_types: tuple[int, ...] = ()  # of ``first``, a text, ``middle``, the other text and ``last``
+    pad_type: int = 0
+    pad_left: bool = False
+    cut_left: bool = False
+
+    def types_of_single(self) -> tuple[int, ...]:
+        """Return the token types of each part of a single text."""
+        return self.single_types or (0,) * (len(self.first) + 1 + len(self.last))
+
+    def types_of_pair(self) -> tuple[int, ...]:
+        """Return the token types of each part of a pair; BERT's second text and what follows it have type 1."""
+        before = len(self.first) + 1 + len(self.middle)
+        return self.pair_types or (0,) * before + (1,) * (1 + len(self.last))
 
 
 class Tokenizer(Protocol):

@@ -1,7 +1,8 @@
 """BERT's tokenizer in plain Python: clean, split at spaces and punctuation, then cut words into known pieces.
 
 Its tokens are those of the ``tokenizers`` library's BERT pipeline, which a phone cannot install without a compiler.
-Special tokens that are written out in a text are text here: what a user types cannot end the sentence for the model.
+The special tokens around a text are text if they are written out in it: a user can't end the sentence for the model.
+Other added tokens are found as the library finds them.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import functools
 import string
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from pocketserve.tasks.cancellation import checkpoint, enumerate_cancellable
+from pocketserve.tasks.text.hugging_face.added_tokens import AddedToken, AddedTokens
 from pocketserve.tasks.text.tokens import Special, Token
 
 MAX_WORD_CHARS = 100
@@ -36,32 +38,66 @@ class WordPiece:
     cjk: bool = True
     prefix: str = "##"
     max_word_chars: int = MAX_WORD_CHARS
+    added: Sequence[AddedToken] = ()  # tokens at which a text is split first
 
     def __post_init__(self) -> None:
         strips = self.lower_case if self.strip_accents is None else self.strip_accents
         self._rules = (self.lower_case, strips, self.clean, self.cjk)
         self._longest = max(map(len, self.vocabulary), default=0)
+        self._added = AddedTokens(self.added, self._normalise)
 
     def tokens(self, text: str) -> Iterator[Token]:
-        for word, positions in self._words(text):
+        behind = 0
+        for match in self._added.in_raw(text):
+            yield from self._plain_tokens(text, behind, match.start)
+            yield Token(match.number, match.start, match.end)
+            behind = match.end
+        yield from self._plain_tokens(text, behind, len(text))
+
+    def _plain_tokens(self, text: str, start: int, end: int) -> Iterator[Token]:
+        """Yield the tokens of a range without added tokens that match the text as it is."""
+        chars = self._characters(text, start, end)
+        if not self._added.any_normalised:
+            yield from self._word_tokens(chars)
+            return
+        pairs = list(chars)
+        normalised = "".join(part for part, _ in pairs)
+        behind = 0
+        for match in self._added.in_normalised(normalised):
+            yield from self._word_tokens(pairs[behind : match.start])
+            behind = match.end
+            yield Token(match.number, pairs[match.start][1], pairs[match.end - 1][1] + 1)
+        yield from self._word_tokens(pairs[behind:])
+
+    def _normalise(self, text: str) -> str:
+        return "".join(part for part, _ in self._characters(text, 0, len(text)))
+
+    def _characters(self, text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
+        """Yield the characters of a normalised range, each with its position in the text."""
+        rules = self._rules
+        segment = text if end - start == len(text) else text[start:end]
+        for position, char in enumerate_cancellable(segment):
+            for part in _normalised(char, *rules):
+                yield part, start + position
+
+    def _word_tokens(self, chars: Iterable[tuple[str, int]]) -> Iterator[Token]:
+        for word, positions in self._split(chars):
             yield from self._pieces(word, positions)
 
-    def _words(self, text: str) -> Iterator[tuple[str, list[int]]]:
+    def _split(self, chars: Iterable[tuple[str, int]]) -> Iterator[tuple[str, list[int]]]:
         """Yield words and single punctuation marks, with the position in the text of each of their characters."""
         word: list[str] = []
         positions: list[int] = []
-        rules = self._rules
-        for position, char in enumerate_cancellable(text):
-            for part in _normalised(char, *rules):
-                if part == " " or _is_punctuation(part):
-                    if word:
-                        yield "".join(word), positions
-                        word, positions = [], []
-                    if part != " ":
-                        yield part, [position]
-                else:
-                    word.append(part)
-                    positions.append(position)
+        for part, position in chars:
+            if part == " " or _is_punctuation(part):
+                if word:
+                    yield "".join(word), positions
+                    word, positions = [], []
+                if part != " ":
+                    yield part, [position]
+            else:
+                word.append(part)
+                positions.append(position)
         if word:
             yield "".join(word), positions
 

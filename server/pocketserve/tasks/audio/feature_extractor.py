@@ -1,0 +1,153 @@
+"""The input of transformers' audio models, as ``preprocessor_config.json`` describes it.
+
+Sources: huggingface/transformers, ``feature_extraction_*.py`` of wav2vec2, audio_spectrogram_transformer and whisper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pocketserve.tasks.audio.options import SpectrogramOptions
+from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
+
+PREPROCESSOR = "preprocessor_config.json"
+INPUT_NAMES = ("input_values", "input_features")
+MASK_NAMES = ("attention_mask", "padding_mask")
+
+WAV2VEC2, AST, WHISPER = "Wav2Vec2FeatureExtractor", "ASTFeatureExtractor", "WhisperFeatureExtractor"
+SUPPORTED = (WAV2VEC2, AST, WHISPER)
+
+_SAMPLE_MODELS = frozenset(
+    (
+        *("wav2vec2", "wav2vec2-conformer", "hubert", "wavlm", "sew", "sew-d", "unispeech", "unispeech-sat"),
+        *("data2vec-audio",),
+    )
+)
+"""Values of ``model_type`` that take samples; their class names may end in ForSequenceClassification."""
+
+_MODELS = {**dict.fromkeys(_SAMPLE_MODELS, WAV2VEC2), "audio-spectrogram-transformer": AST, "whisper": WHISPER}
+
+
+class FeatureExtractor(NamedTuple):
+    """A model's input as its files describe it.
+
+    Attributes:
+        rate: samples a second.
+        normalize: of the samples, as ``audio.normalize``.
+        spectrogram: None for models that take samples.
+        frames: that a spectrogram is filled up or cut to; None where the samples are.
+        window: samples that a sound is filled up to; None for any number.
+    """
+
+    rate: int
+    normalize: str = "none"
+    spectrogram: SpectrogramOptions | None = None
+    frames: int | None = None
+    window: int | None = None
+
+
+def is_audio_classifier(facts: ModelFacts) -> bool:
+    """Return whether the files beside a model call it an audio classifier of transformers."""
+    config = facts.json_beside(CONFIG)
+    architectures = config.get("architectures")
+    name = architectures[0] if isinstance(architectures, list) and architectures else ""
+    if not isinstance(name, str):
+        return False
+    by_type = config.get("model_type") in _MODELS and name.endswith("ForSequenceClassification")
+    takes_sound = any(spec.name in INPUT_NAMES for spec in facts.inputs)
+    return takes_sound and (by_type or name.endswith("ForAudioClassification"))
+
+
+def feature_extractor(facts: ModelFacts) -> FeatureExtractor | None:
+    """Return what the files say of the input; None if they don't describe a sound.
+
+    Raises:
+        MetadataError: the feature extractor, or one of its settings, is not supported.
+    """
+    config = facts.json_beside(PREPROCESSOR)
+    kind = config.get("feature_extractor_type")
+    if kind is None:
+        kind = _MODELS.get(str(facts.json_beside(CONFIG).get("model_type"))) if config else None
+    if kind is None:
+        return None
+    if kind not in SUPPORTED:
+        raise _unsupported("feature_extractor_type", kind)
+    rate = _integer(config, "sampling_rate", 16_000, 1000, 768_000)
+    if kind == WAV2VEC2:
+        return FeatureExtractor(rate, "zero-mean" if config.get("do_normalize", True) else "none")
+    return _ast(config, rate) if kind == AST else _whisper(config, rate)
+
+
+def _ast(config: Mapping[str, Any], rate: int) -> FeatureExtractor:
+    """Return Kaldi's filter bank, of frames of 25 ms every 10 ms, filled up with zeros."""
+    length, hop = rate * 25 // 1000, rate // 100
+    n_fft = 1 << (length - 1).bit_length()
+    bins = _integer(config, "num_mel_bins", 128, 1, 1024)
+    mean, std = _number(config, "mean", -4.2677393), _number(config, "std", 4.5689974)
+    if not config.get("do_normalize", True):
+        mean, std = 0.0, 0.5
+    if std == 0:
+        raise _unsupported("std", std)
+    options = SpectrogramOptions(
+        n_fft,
+        length,
+        hop,
+        periodic=False,
+        frame_length="win_length",
+        center=False,
+        preemphasis=0.97,
+        kaldi=True,
+        n_mels=bins,
+        f_min=20.0,
+        mel_scale="htk",
+        norm="none",
+        triangles="mel",
+        log_floor=1.192092955078125e-07,
+        mean=(mean,),
+        std=(2 * std,),
+        layout="frames-bins",
+    )
+    return FeatureExtractor(rate, spectrogram=options, frames=_integer(config, "max_length", 1024, 1, 1 << 16))
+
+
+def _whisper(config: Mapping[str, Any], rate: int) -> FeatureExtractor:
+    """Return Whisper's spectrogram: the loudest 8 powers of ten of a sound that is filled up to 30 s."""
+    n_fft = _integer(config, "n_fft", 400, 8, 1 << 16)
+    hop = _integer(config, "hop_length", 160, 1, 1 << 16)
+    seconds = _integer(config, "chunk_length", 30, 1, 600)
+    window = seconds * rate
+    options = SpectrogramOptions(
+        n_fft,
+        n_fft,
+        hop,
+        pad_mode="reflect",
+        n_mels=_integer(config, "feature_size", 80, 1, 1024),
+        f_max=8000.0 if rate >= 16_000 else None,
+        log="log10",
+        top_db=80.0,
+        mean=(-4.0,),
+        std=(4.0,),
+        layout="bins-frames",
+        frames=window // hop,
+    )
+    return FeatureExtractor(rate, spectrogram=options, window=window)
+
+
+def _integer(config: Mapping[str, Any], key: str, default: int, low: int, high: int) -> int:
+    value = config.get(key, default)
+    if type(value) is not int or not low <= value <= high:
+        raise _unsupported(key, value)
+    number: int = value
+    return number
+
+
+def _number(config: Mapping[str, Any], key: str, default: float) -> float:
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+        raise _unsupported(key, value)
+    return float(value)
+
+
+def _unsupported(key: str, value: object) -> MetadataError:
+    return MetadataError(f"{PREPROCESSOR}: {key} = {str(value)!r:.80} is not supported for sounds")

@@ -1,0 +1,50 @@
+"""The number of tokens that a model takes, from the configuration files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts
+from pocketserve.tasks.text.hugging_face.tokenizer_settings import tokenizer_settings
+
+SENTENCE_BERT = "sentence_bert_config.json"
+DEFAULT_LENGTH = 512
+MAX_LENGTH = 1 << 16
+_DEFAULT_PAD = 1  # of all models in ``_BEHIND_PADDING``
+
+_BEHIND_PADDING = frozenset(
+    (
+        *("bridgetower", "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke"),
+        *("markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    )
+)
+"""Models whose positions begin behind ``pad_token_id``: transformers, ``create_position_ids_from_input_ids``."""
+
+_WITHOUT_LIMIT = frozenset(("bloom", "funnel", "longt5", "mpt", "mt5", "t5", "transfo-xl", "umt5", "xlnet"))
+"""Models with relative positions; their ``max_position_embeddings`` or ``n_positions`` limits nothing."""
+
+_RELATIVE_UNLESS_BIASED = frozenset(("deberta", "deberta-v2"))
+"""Models with absolute positions only if ``position_biased_input`` is true, its default."""
+
+
+def token_limit(facts: ModelFacts) -> int:
+    """Return the most tokens that a model takes, special ones included."""
+    limits = [_positions(facts.json_beside(CONFIG)), tokenizer_settings(facts).max_length]
+    return min((limit for limit in limits if limit is not None and 2 <= limit <= MAX_LENGTH), default=DEFAULT_LENGTH)
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    """Return the usable positions; None if there is no limit, or none is known."""
+    kind = config.get("model_type")
+    if kind in _WITHOUT_LIMIT:
+        return None
+    if kind in _RELATIVE_UNLESS_BIASED and config.get("position_biased_input") is False:
+        return None
+    count = config.get("max_position_embeddings", config.get("n_positions"))
+    if type(count) is not int:
+        return None
+    if kind not in _BEHIND_PADDING:
+        return count
+    pad = config.get("pad_token_id")
+    return count - 1 - (pad if type(pad) is int and pad >= 0 else _DEFAULT_PAD)

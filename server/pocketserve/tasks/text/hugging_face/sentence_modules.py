@@ -1,0 +1,251 @@
+"""The steps of a sentence-transformers model behind the network: pooling, dense layers, normalisation.
+
+``modules.json`` lists them. Without it, ``1_Pooling/config.json`` still says how tokens are pooled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.torch.safetensors import parse_safetensors
+from pocketserve.tasks.model_facts import MetadataError, ModelFacts
+from pocketserve.tensors import Array
+
+MODULES = "modules.json"
+POOLING = "1_Pooling/config.json"
+MAX_MODULES = 16
+MAX_WEIGHT_BYTES = 64 << 20
+
+POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+"""In the order in which sentence-transformers joins several: sentence_transformer/modules/pooling.py."""
+
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+class Pooling(NamedTuple):
+    """The way from a vector a token to one vector.
+
+    Attributes:
+        modes: of ``POOLING_MODES``; the vectors of several are joined.
+        include_prompt: whether the prompt's tokens count.
+    """
+
+    modes: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
+
+    def apply(self, values: Array, is_text: Array, prompt: int = 0) -> Array:
+        """Return the vector of token vectors [tokens, size].
+
+        Args:
+            is_text: which tokens are no padding.
+            prompt: tokens of the prompt in front, which are left out unless ``include_prompt``.
+        """
+        positions = np.flatnonzero(is_text)
+        numbered = np.arange(1, len(positions) + 1, dtype=np.float32)
+        if not self.include_prompt and 0 < prompt < len(positions):
+            positions, numbered = positions[prompt:], numbered[prompt:]
+        if not len(positions):
+            positions, numbered = np.arange(len(values)), np.arange(1, len(values) + 1, dtype=np.float32)
+        rows = values[positions]
+        parts = [_pooled(mode, rows, numbered) for mode in self.modes]
+        return np.concatenate(parts)
+
+
+def _pooled(mode: str, rows: Array, weights: Array) -> Array:
+    result: Array
+    if mode == "cls":
+        result = rows[0]
+    elif mode == "lasttoken":
+        result = rows[-1]
+    elif mode == "max":
+        result = rows.max(axis=0)
+    elif mode == "weightedmean":
+        result = (rows * weights[:, None]).sum(axis=0) / weights.sum()
+    else:
+        divisor = math.sqrt(len(rows)) if mode == "mean_sqrt_len_tokens" else len(rows)
+        result = rows.sum(axis=0) / divisor
+    return result
+
+
+class Dense(NamedTuple):
+    """A dense layer: activation(weight x + bias)."""
+
+    weight: Array  # [out, in]
+    bias: Array | None
+    activation: Callable[[Array], Array]
+
+    def apply(self, vector: Array) -> Array:
+        values: Array = self.weight @ vector
+        return self.activation(values if self.bias is None else values + self.bias)
+
+
+class Normalize(NamedTuple):
+    """Scales a vector to length 1."""
+
+    def apply(self, vector: Array) -> Array:
+        size = float(np.linalg.norm(vector))
+        return vector / max(size, 1e-12)
+
+
+class SentenceModules(NamedTuple):
+    """All steps behind the network.
+
+    Attributes:
+        listed: whether ``modules.json`` lists them, so that a vector is normalised only if it says so.
+    """
+
+    pooling: Pooling | None = None
+    steps: tuple[Dense | Normalize, ...] = ()
+    listed: bool = False
+
+
+def sentence_modules(facts: ModelFacts) -> SentenceModules:
+    """Read the steps of a sentence-transformers model.
+
+    Raises:
+        MetadataError: a module is not supported; the text names it.
+    """
+    listed = _list(facts)
+    if listed is None:
+        config = facts.json_beside(POOLING)
+        return SentenceModules(_pooling(config) if config else None)
+    pooling = None
+    steps: list[Dense | Normalize] = []
+    for module in listed:
+        kind = module.type.rpartition(".")[2]
+        if kind in ("Transformer", "Dropout"):
+            continue
+        if kind == "Pooling" and pooling is None and module.path == "1_Pooling":
+            pooling = _pooling(facts.json_beside(POOLING))
+        elif kind == "Dense" and module.path in ("2_Dense", "3_Dense"):
+            steps.append(_dense(facts, module.path))
+        elif kind == "Normalize":
+            steps.append(_normalize(facts, module.path))
+        else:
+            raise _unsupported(f"module {module.type!r:.80} in folder {module.path!r:.40}")
+    return SentenceModules(pooling, tuple(steps), listed=True)
+
+
+class _Module(NamedTuple):
+    type: str
+    path: str
+
+
+def _list(facts: ModelFacts) -> list[_Module] | None:
+    content = facts.json_list_beside(MODULES)
+    if content is None:
+        return None
+    if len(content) > MAX_MODULES:
+        raise _unsupported(f"{len(content)} modules")
+    modules = []
+    for entry in content:
+        kind = entry.get("type") if isinstance(entry, dict) else None
+        path = entry.get("path") if isinstance(entry, dict) else None
+        if not isinstance(kind, str) or not isinstance(path, str):
+            raise _unsupported("an entry without type and path")
+        modules.append(_Module(kind, path))
+    return modules
+
+
+def _pooling(config: Mapping[str, Any]) -> Pooling:
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for flag, mode in _FLAGS.items() if config.get(flag) is True] or ["mean"]
+    names = [modes] if isinstance(modes, str) else modes
+    if not isinstance(names, list) or not names or len(names) > len(POOLING_MODES):
+        raise _unsupported("pooling_mode in 1_Pooling/config.json")
+    for name in names:
+        if name not in POOLING_MODES:
+            raise _unsupported(f"pooling_mode = {str(name)!r:.60} in 1_Pooling/config.json")
+    return Pooling(tuple(names), config.get("include_prompt") is not False)
+
+
+def _dense(facts: ModelFacts, folder: str) -> Dense:
+    config = facts.json_beside(f"{folder}/config.json")
+    name = f"{folder}/model.safetensors"
+    path = facts.beside(name)
+    if path is None:
+        raise MetadataError(
+            f"{name} is missing: sentence-transformers writes it with safe_serialization=True; "
+            "a pytorch_model.bin in its place can't be read"
+        )
+    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    function = _ACTIVATIONS.get(activation.rpartition(".")[2]) if activation.startswith("torch.nn.") else None
+    if function is None:
+        raise _unsupported(f"activation_function = {activation!r:.60} in {folder}/config.json")
+    for key, neutral in (("use_residual", False), ("module_input_name", "sentence_embedding")):
+        if config.get(key, neutral) != neutral:
+            raise _unsupported(f"{key} = {config[key]!r:.60} in {folder}/config.json")
+    if config.get("module_output_name") not in (None, "sentence_embedding"):
+        raise _unsupported(f"module_output_name in {folder}/config.json")
+    content = facts.read_beside(path, MAX_WEIGHT_BYTES)
+    try:
+        tensors = parse_safetensors(path, content)
+    except ModelLoadError as error:
+        raise MetadataError(f"{name} can't be used: {error}") from None
+    weight, bias = _reals(tensors, "linear.weight"), _reals(tensors, "linear.bias")
+    if weight is None or weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+        raise MetadataError(f"{name} can't be used: its tensors are not those of a dense layer")
+    facts.weights[name] = weight.nbytes
+    return Dense(weight, bias, function)
+
+
+def _reals(tensors: Mapping[str, tuple[str, Array]], name: str) -> Array | None:
+    """Return a tensor as float32; None if it is missing or has another kind of numbers."""
+    kind, values = tensors.get(name, ("", None))
+    if values is None or kind not in ("F64", "F32", "F16", "BF16"):
+        return None
+    if kind == "BF16":
+        bits = values.astype(np.uint32) << 16
+        return bits.view(np.float32)
+    return values.astype(np.float32)
+
+
+def _normalize(facts: ModelFacts, folder: str) -> Normalize:
+    if folder in ("2_Normalize", "3_Normalize"):
+        config = facts.json_beside(f"{folder}/config.json")
+        if config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+            raise _unsupported(f"module_input_name in {folder}/config.json")
+    return Normalize()
+
+
+def _gelu(values: Array) -> Array:
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    return np.asarray(0.5 * values * (1 + erf(values / math.sqrt(2))), np.float32)
+
+
+def _identity(values: Array) -> Array:
+    return values
+
+
+def _relu(values: Array) -> Array:
+    return np.maximum(values, 0)
+
+
+def _sigmoid(values: Array) -> Array:
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * values)))
+
+
+_ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+    "Identity": _identity,
+    "Tanh": np.tanh,
+    "ReLU": _relu,
+    "Sigmoid": _sigmoid,
+    "GELU": _gelu,
+}
+
+
+def _unsupported(part: str) -> MetadataError:
+    return MetadataError(f"{MODULES} of sentence-transformers: {part} is not supported")

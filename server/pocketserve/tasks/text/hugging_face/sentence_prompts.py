@@ -1,0 +1,51 @@
+"""Prompts and similarity of a sentence-transformers model, in ``config_sentence_transformers.json``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pocketserve.tasks.activations import SENTENCE_CONFIG
+from pocketserve.tasks.model_facts import MetadataError, ModelFacts
+
+MAX_PROMPT_CHARS = 10_000
+_QUERY_NAMES = ("query",)
+_DOCUMENT_NAMES = ("document", "passage", "corpus")
+_SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+
+
+class SentencePrompts(NamedTuple):
+    """The texts in front of inputs, and the function that compares two vectors."""
+
+    default: str = ""
+    query: str = ""
+    document: str = ""
+    similarity: str = "cosine"
+
+
+def sentence_prompts(facts: ModelFacts) -> SentencePrompts:
+    """Read the prompts as ``encode``, ``encode_query`` and ``encode_document`` take them.
+
+    Raises:
+        MetadataError: a prompt or the similarity can't be used.
+    """
+    config = facts.json_beside(SENTENCE_CONFIG)
+    listed = config.get("prompts")
+    prompts: dict[str, str] = {}
+    for name, text in listed.items() if isinstance(listed, dict) else ():
+        if not isinstance(text, str) or len(text) > MAX_PROMPT_CHARS:
+            raise MetadataError(f"{SENTENCE_CONFIG}: prompt {name!r:.60} is no text, or too long")
+        prompts[name] = text
+    name = config.get("default_prompt_name")
+    if name is not None and name not in prompts:
+        raise MetadataError(f"{SENTENCE_CONFIG}: default_prompt_name {str(name)!r:.60} is none of its prompts")
+    default = prompts[name] if name is not None else ""
+    similarity = config.get("similarity_fn_name") or "cosine"
+    if similarity not in _SIMILARITIES:
+        raise MetadataError(f"{SENTENCE_CONFIG}: similarity_fn_name = {str(similarity)!r:.60} is not supported")
+    return SentencePrompts(
+        default, _first(prompts, _QUERY_NAMES, default), _first(prompts, _DOCUMENT_NAMES, default), similarity
+    )
+
+
+def _first(prompts: dict[str, str], names: tuple[str, ...], default: str) -> str:
+    return next((prompts[name] for name in names if name in prompts), default)

@@ -1,0 +1,158 @@
+"""Settings of a tokenizer in ``tokenizer_config.json``, ``special_tokens_map.json`` and ``added_tokens.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.text.hugging_face.added_tokens import AddedToken, added_token
+from pocketserve.tasks.text.tokens import Special
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
+ADDED_TOKENS = "added_tokens.json"
+MAX_ADDED = 100_000
+_GENERIC_CLASSES = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+"""Classes of transformers that take ``tokenizer.json`` as it is, whatever ``do_lower_case`` says."""
+
+_SETS_BOS = ("Llama", "CodeLlama", "Gemma")
+"""Classes that rebuild the post-processor by ``add_bos_token`` and ``add_eos_token``, also where these are false."""
+
+Number = Callable[[str], int | None]
+
+
+class TokenizerSettings(NamedTuple):
+    """The settings; None leaves one to ``tokenizer.json`` or to the vocabulary.
+
+    Attributes:
+        of_bert_class: whether ``lower_case``, ``strip_accents`` and ``cjk`` override ``tokenizer.json``.
+        names: special tokens by role, such as ``pad``.
+        max_length: ``model_max_length``.
+    """
+
+    tokenizer_class: str = ""
+    lower_case: bool | None = None
+    strip_accents: bool | None = None
+    cjk: bool | None = None
+    add_bos: bool | None = None
+    add_eos: bool | None = None
+    names: Mapping[str, str] = {}
+    added: tuple[AddedToken, ...] = ()
+    pad_type: int | None = None
+    padding_side: str = ""
+    truncation_side: str = ""
+    max_length: int | None = None
+
+    @property
+    def of_bert_class(self) -> bool:
+        """Return whether the class is one that reads ``do_lower_case``."""
+        return self.tokenizer_class not in _GENERIC_CLASSES
+
+    def complete(
+        self, special: Special, number_of: Number, padding: object = None, truncation: object = None
+    ) -> Special:
+        """Return special tokens and sides completed by the settings.
+
+        Args:
+            number_of: returns a token's number; None if there is none.
+            padding, truncation: the settings in ``tokenizer.json``, which come after these.
+        """
+        pads = padding if isinstance(padding, Mapping) else {}
+        cuts = truncation if isinstance(truncation, Mapping) else {}
+        pad = self._number("pad", number_of)
+        pad = pads.get("pad_id") if pad is None else pad
+        pad_type = pads.get("pad_type_id") if self.pad_type is None else self.pad_type
+        return self._with_bos_and_eos(special, number_of)._replace(
+            pad=_count_or(pad, special.pad),
+            pad_type=_count_or(pad_type, special.pad_type),
+            pad_left=_side(self.padding_side or pads.get("direction")) == "left",
+            cut_left=_side(self.truncation_side or cuts.get("direction")) == "left",
+        )
+
+    def _number(self, role: str, number_of: Number) -> int | None:
+        name = self.names.get(role)
+        return None if name is None else number_of(name)
+
+    def _with_bos_and_eos(self, special: Special, number_of: Number) -> Special:
+        bos, eos = self._number("bos", number_of), self._number("eos", number_of)
+        first, last = special.first, special.last
+        rebuilds = self.tokenizer_class.startswith(_SETS_BOS)
+        if self.add_bos and bos is not None and bos not in first:
+            first = (bos, *first)
+        elif self.add_bos is False and rebuilds:
+            first = tuple(number for number in first if number != bos)
+        if self.add_eos and eos is not None and eos not in last:
+            last = (*last, eos)
+        elif self.add_eos is False and rebuilds:
+            last = tuple(number for number in last if number != eos)
+        if (first, last) == (special.first, special.last):
+            return special
+        return special._replace(first=first, middle=(*last, *first), last=last, single_types=(), pair_types=())
+
+
+def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
+    """Read the settings beside a model."""
+    config = facts.json_beside(TOKENIZER_CONFIG)
+    map_of_names = facts.json_beside(SPECIAL_TOKENS)
+    names = {}
+    for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
+        name = _text_of(config.get(f"{role}_token")) or _text_of(map_of_names.get(f"{role}_token"))
+        if name:
+            names[role] = name
+    length = config.get("model_max_length")
+    pad_type = config.get("pad_token_type_id")
+    return TokenizerSettings(
+        str(config.get("tokenizer_class", "")),
+        _flag(config.get("do_lower_case")),
+        _flag(config.get("strip_accents")),
+        _flag(config.get("tokenize_chinese_chars")),
+        _flag(config.get("add_bos_token")),
+        _flag(config.get("add_eos_token")),
+        names,
+        _added(config, facts),
+        pad_type if _is_count(pad_type) else None,
+        _side(config.get("padding_side")),
+        _side(config.get("truncation_side")),
+        length if type(length) is int else None,
+    )
+
+
+def _added(config: Mapping[str, Any], facts: ModelFacts) -> tuple[AddedToken, ...]:
+    """Return the tokens of ``added_tokens_decoder``, and those of ``added_tokens.json``, which older versions wrote."""
+    tokens: dict[str, AddedToken] = {}
+    listed = config.get("added_tokens_decoder")
+    entries = listed.items() if isinstance(listed, dict) and len(listed) <= MAX_ADDED else ()
+    for number, entry in entries:
+        if isinstance(entry, dict) and number.isdecimal() and len(number) < 10:
+            token = added_token({**entry, "id": int(number)})
+            if token is not None:
+                tokens[token.content] = token
+    older = facts.json_beside(ADDED_TOKENS)
+    for content, number in older.items() if len(older) <= MAX_ADDED else ():
+        token = added_token({"id": number, "content": content, "normalized": True})
+        if token is not None:
+            tokens.setdefault(content, token)
+    return tuple(tokens.values())
+
+
+def _text_of(token: object) -> str:
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else ""
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _side(value: object) -> str:
+    side = str(value).lower() if isinstance(value, str) else ""
+    return side if side in ("left", "right") else ""
+
+
+def _count_or(value: object, default: int) -> int:
+    return value if type(value) is int and 0 <= value < 1 << 31 else default
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 31
