@@ -93,7 +93,7 @@ def _values(words: Sequence[str]) -> bytes:
     if not any(words):
         raise CommandError("the input is empty; name a file, numbers, or a sentence in quotes")
     text = ",".join(words).strip()
-    if text.startswith(("[", "{")):
+    if text.startswith(("[", "{")) or (len(words) == 1 and _is_json_text(text)):
         return text.encode()
     if len(words) == 1 and _is_sentence(text):
         return words[0].encode()
@@ -105,6 +105,14 @@ def _values(words: Sequence[str]) -> bytes:
         )
     numbers = [_number(word) for word in text.replace(",", " ").split()]
     return json.dumps(numbers).encode()
+
+
+def _is_json_text(text: str) -> bool:
+    """Return whether an argument is a text in JSON's quotes, such as ``"good"``."""
+    try:
+        return isinstance(json.loads(text), str)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _is_sentence(text: str) -> bool:

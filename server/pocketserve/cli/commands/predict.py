@@ -51,11 +51,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="MODEL", help="a model's name; with --local also a model file")
     parser.add_argument(
         "input",
-        nargs="+",
+        nargs="*",
         metavar="INPUT",
         help="files, folders, patterns in quotes and addresses of pictures; or numbers, a sentence in quotes, or - for "
         "standard input",
     )
+    parser.add_argument("--pair", nargs=2, metavar=("TEXT", "OTHER"), help="two texts that the model reads together")
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to ask")
     parser.add_argument("--top-k", type=int, metavar="N", help="entries of the answer at most")
     parser.add_argument("--threshold", type=float, metavar="SCORE", help="lowest score to show")
@@ -84,7 +85,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Ask and print; what is wrong with one input of several is said, and the others are asked all the same."""
-    inputs, query = read_inputs(options.input), _parameters(options)
+    inputs, query = _inputs(options), _parameters(options)
     several = len(inputs) > 1
     folder = _picture_folder(options.save, several)
     answers: list[dict[str, Any]] = []
@@ -117,6 +118,23 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(answers if several else answers[0])
     return EXIT_FAILED if failures else EXIT_DONE
+
+
+def _inputs(options: argparse.Namespace) -> list[NamedInput]:
+    """Return the inputs, or the pair of ``--pair``.
+
+    Raises:
+        CommandError: there is neither, or both.
+    """
+    if options.pair is None:
+        if not options.input:
+            raise CommandError("name an INPUT: files, numbers, a sentence in quotes, or - for standard input")
+        return read_inputs(options.input)
+    if options.input:
+        raise CommandError("--pair is the input; leave out the others")
+    text, other = options.pair
+    content = json.dumps({"text": text, "text_pair": other}).encode()
+    return [NamedInput("--pair", lambda: content, is_file=False)]
 
 
 @dataclass

@@ -63,7 +63,7 @@ class TextClassification:
 
         With ``usage`` among the options' values, the number of tokens and of classes comes with them.
         """
-        sent, many = context
+        sent, many = context or ((), False)
         entries: Answer = []
         classes = 0
         for number, run in enumerate(runs):
