@@ -1,4 +1,4 @@
-"""Rows: classifiers of texts of transformers."""
+"""Rows: classifiers of texts of transformers. PyTorch can't export FNet, whose layers are Fourier transforms."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ MODELS: dict[str, TextModel] = {
         "DebertaV2", "DebertaV2", "unigram", {**DEBERTA, **THREE, "position_biased_input": False}, length=512
     ),
     "MPNet": TextModel("MPNet", "MPNet", "wordpiece", {**BEHIND_PADDING, **THREE}, types=False),
-    "XLNet": TextModel("XLNet", "XLNet", "unigram", {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48, **THREE}, length=512),
-    "FNet": TextModel("FNet", "Albert", "unigram", {**TINY, **THREE, "type_vocab_size": 2}),
+    "XLNet": TextModel(
+        "XLNet", "XLNet", "unigram", {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48, **THREE}, length=512
+    ),
     "SqueezeBERT": TextModel("SqueezeBert", "Bert", "wordpiece", {**TINY, **THREE, "embedding_size": 32}),
     "MobileBERT": TextModel(
         "MobileBert", "Bert", "wordpiece", {**TINY, **THREE, "embedding_size": 16, "intra_bottleneck_size": 32}
@@ -50,12 +51,23 @@ MODELS: dict[str, TextModel] = {
         "Funnel",
         "Funnel",
         "wordpiece",
-        {"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "block_sizes": [1, 1], "num_decoder_layers": 1, **THREE},
+        {
+            "d_model": 32,
+            "n_head": 4,
+            "d_head": 8,
+            "d_inner": 48,
+            "block_sizes": [1, 1],
+            "num_decoder_layers": 1,
+            **THREE,
+        },
         fixed=True,
     ),
     "ConvBERT": TextModel("ConvBert", "Bert", "wordpiece", {**TINY, **THREE, "embedding_size": 16}),
     "Nystromformer": TextModel(
-        "Nystromformer", "Albert", "unigram", {**TINY, **THREE, "num_landmarks": LENGTH, "segment_means_seq_len": LENGTH}
+        "Nystromformer",
+        "Albert",
+        "unigram",
+        {**TINY, **THREE, "num_landmarks": LENGTH, "segment_means_seq_len": LENGTH},
     ),
     "GPT-2": TextModel(
         "GPT2",
@@ -69,7 +81,16 @@ MODELS: dict[str, TextModel] = {
         "T5",
         "T5",
         "unigram",
-        {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 1, "eos_token_id": 2, **THREE},
+        {
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 48,
+            "num_layers": 2,
+            "num_heads": 4,
+            "decoder_start_token_id": 1,
+            "eos_token_id": 2,
+            **THREE,
+        },
         types=False,
         tokenizing={"extra_ids": 0},
         pairs=False,

@@ -162,9 +162,7 @@ def config_of(spec: TextModel, tokenizer: Any, **more: Any) -> Any:
     return getattr(transformers, f"{spec.config}Config")(**options)
 
 
-def export(
-    model: Any, inputs: Mapping[str, Any], outputs: Sequence[str], path: Path, *, fixed: bool = False
-) -> None:
+def export(model: Any, inputs: Mapping[str, Any], outputs: Sequence[str], path: Path, *, fixed: bool = False) -> None:
     """Export a model to ONNX with open batch and length, or with the examples' shapes.
 
     Args:

@@ -10,6 +10,8 @@ from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
 
 _CONFIG = "huggingface/transformers, configuration_utils.py"
 _TIMM = "huggingface/pytorch-image-models, timm/data/config.py and transforms_factory.py"
+_PIPELINE = "huggingface/transformers, pipelines/text_classification.py"
+_CROSS_ENCODER = "huggingface/sentence-transformers, cross_encoder/model.py"
 
 TABLE = ForeignFile(
     "config.json",
@@ -18,8 +20,16 @@ TABLE = ForeignFile(
         Key("id2label", Effect.APPLIED, _CONFIG),
         Key("label2id", Effect.HARMLESS, _CONFIG),
         Key("max_position_embeddings", Effect.APPLIED, _CONFIG),
-        Key("problem_type", Effect.APPLIED, _CONFIG),
+        Key("n_positions", Effect.APPLIED, "huggingface/transformers, configuration_gpt2.py"),
+        Key("pad_token_id", Effect.APPLIED, "huggingface/transformers, modeling_roberta.py: padding_idx + 1"),
+        Key("position_biased_input", Effect.APPLIED, "huggingface/transformers, modeling_deberta_v2.py"),
         Key("model_type", Effect.APPLIED, _CONFIG),
+        Key("num_labels", Effect.APPLIED, _CONFIG),
+        Key("function_to_apply", Effect.APPLIED, _PIPELINE),
+        Key("task_specific_params.*.function_to_apply", Effect.APPLIED, _PIPELINE),
+        Key("sentence_transformers.activation_fn", Effect.APPLIED, _CROSS_ENCODER),
+        Key("sbert_ce_default_activation_function", Effect.APPLIED, _CROSS_ENCODER),
+        Key("problem_type", Effect.APPLIED, _CONFIG),
         Key("num_channels", Effect.APPLIED, _CONFIG),
         Key("label_names", Effect.APPLIED, _TIMM),
         Key("pretrained_cfg.input_size", Effect.APPLIED, _TIMM),

@@ -8,7 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.foreign import config_json, lobe, preprocessor_config, teachable_machine, ultralytics
+from pocketserve.tasks.foreign import (
+    config_json,
+    feature_extractor,
+    lobe,
+    preprocessor_config,
+    sentence_files,
+    teachable_machine,
+    tokenizer_files,
+    ultralytics,
+)
 from pocketserve.tasks.foreign.keys import ForeignFile, check_keys
 from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 
@@ -18,6 +27,15 @@ TABLES: tuple[ForeignFile, ...] = (
     teachable_machine.TABLE,
     lobe.TABLE,
     ultralytics.TABLE,
+    feature_extractor.TABLE,
+    tokenizer_files.CONFIG,
+    tokenizer_files.SPECIAL_TOKENS,
+    tokenizer_files.TOKENIZER,
+    sentence_files.POOLING,
+    sentence_files.SETTINGS,
+    sentence_files.TRANSFORMER,
+    *sentence_files.DENSE,
+    *sentence_files.NORMALIZE,
 )
 
 

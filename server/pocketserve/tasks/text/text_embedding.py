@@ -17,7 +17,13 @@ from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.parameters import parameter
 from pocketserve.tasks.scores import real_values
 from pocketserve.tasks.text.encoders import StringEncoder, TokenEncoder, encoder_of
-from pocketserve.tasks.text.hugging_face.sentence_modules import Pooling, sentence_modules
+from pocketserve.tasks.text.hugging_face.sentence_modules import (
+    POOLING,
+    Pooling,
+    SentenceModules,
+    has_modules,
+    sentence_modules,
+)
 from pocketserve.tasks.text.hugging_face.sentence_prompts import sentence_prompts
 from pocketserve.tasks.text.options import TEXT, TextOptions
 from pocketserve.tasks.text.texts import checked_text, read_texts, texts_in_json
@@ -39,12 +45,13 @@ class TextEmbedding:
 
     def __init__(self, facts: ModelFacts) -> None:
         self._options = options = facts.manifest.section(TextOptions)
-        modules = sentence_modules(facts)
-        self._output = _output(facts, options.output, pooled=modules.pooling is not None)
+        self._output = _output(facts, options.output)
+        modules = SentenceModules()
+        if self._output.name != COMPLETE_OUTPUT:
+            modules = sentence_modules(facts)
         self._pooling = Pooling((options.pooling,)) if options.pooling else modules.pooling or Pooling()
-        complete = self._output.name == COMPLETE_OUTPUT
-        self._steps = () if complete else modules.steps
-        self._normalize = not modules.listed if options.normalize is None else options.normalize
+        self._steps = modules.steps
+        self._normalize = not has_modules(facts) if options.normalize is None else options.normalize
         self._encoder = encoder_of(facts, options, NAME)
         self._prompts = sentence_prompts(facts)
 
@@ -146,14 +153,10 @@ SIMILARITIES: Mapping[str, Callable[[Array, Array], float]] = {
 }
 
 
-def _output(facts: ModelFacts, name: str, *, pooled: bool) -> TensorSpec:
-    """Return the output with the vectors.
-
-    Args:
-        pooled: whether the files say how a vector a token is pooled; BERT's pooler is then not meant.
-    """
+def _output(facts: ModelFacts, name: str) -> TensorSpec:
+    """Return the output with the vectors; BERT's pooler is not meant if the files say how tokens are pooled."""
     by_name = {spec.name: spec for spec in facts.outputs}
-    usual = TOKEN_OUTPUTS if pooled else OUTPUT_NAMES
+    usual = TOKEN_OUTPUTS if facts.beside(POOLING) is not None else OUTPUT_NAMES
     names = [name] if name else [*usual, *(by_name if len(by_name) == 1 else ())]
     output = next((by_name[candidate] for candidate in names if candidate in by_name), None)
     if output is None:

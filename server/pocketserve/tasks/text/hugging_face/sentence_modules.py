@@ -100,15 +100,15 @@ class Normalize(NamedTuple):
 
 
 class SentenceModules(NamedTuple):
-    """All steps behind the network.
-
-    Attributes:
-        listed: whether ``modules.json`` lists them, so that a vector is normalised only if it says so.
-    """
+    """All steps behind the network."""
 
     pooling: Pooling | None = None
     steps: tuple[Dense | Normalize, ...] = ()
-    listed: bool = False
+
+
+def has_modules(facts: ModelFacts) -> bool:
+    """Return whether ``modules.json`` lists the steps, so that a vector is normalised only if it says so."""
+    return facts.beside(MODULES) is not None
 
 
 def sentence_modules(facts: ModelFacts) -> SentenceModules:
@@ -132,10 +132,10 @@ def sentence_modules(facts: ModelFacts) -> SentenceModules:
         elif kind == "Dense" and module.path in ("2_Dense", "3_Dense"):
             steps.append(_dense(facts, module.path))
         elif kind == "Normalize":
-            steps.append(_normalize(facts, module.path))
+            steps.append(Normalize())
         else:
             raise _unsupported(f"module {module.type!r:.80} in folder {module.path!r:.40}")
-    return SentenceModules(pooling, tuple(steps), listed=True)
+    return SentenceModules(pooling, tuple(steps))
 
 
 class _Module(NamedTuple):
@@ -185,11 +185,6 @@ def _dense(facts: ModelFacts, folder: str) -> Dense:
     function = _ACTIVATIONS.get(activation.rpartition(".")[2]) if activation.startswith("torch.nn.") else None
     if function is None:
         raise _unsupported(f"activation_function = {activation!r:.60} in {folder}/config.json")
-    for key, neutral in (("use_residual", False), ("module_input_name", "sentence_embedding")):
-        if config.get(key, neutral) != neutral:
-            raise _unsupported(f"{key} = {config[key]!r:.60} in {folder}/config.json")
-    if config.get("module_output_name") not in (None, "sentence_embedding"):
-        raise _unsupported(f"module_output_name in {folder}/config.json")
     content = facts.read_beside(path, MAX_WEIGHT_BYTES)
     try:
         tensors = parse_safetensors(path, content)
@@ -211,14 +206,6 @@ def _reals(tensors: Mapping[str, tuple[str, Array]], name: str) -> Array | None:
         bits = values.astype(np.uint32) << 16
         return bits.view(np.float32)
     return values.astype(np.float32)
-
-
-def _normalize(facts: ModelFacts, folder: str) -> Normalize:
-    if folder in ("2_Normalize", "3_Normalize"):
-        config = facts.json_beside(f"{folder}/config.json")
-        if config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-            raise _unsupported(f"module_input_name in {folder}/config.json")
-    return Normalize()
 
 
 def _gelu(values: Array) -> Array:

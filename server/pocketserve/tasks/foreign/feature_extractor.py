@@ -1,0 +1,36 @@
+"""Keys of ``preprocessor_config.json`` beside models of sounds. Models of pictures have a table of their own."""
+
+from __future__ import annotations
+
+from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
+
+_SEQUENCE = "huggingface/transformers, feature_extraction_sequence_utils.py"
+_WAV2VEC2 = "huggingface/transformers, feature_extraction_wav2vec2.py"
+_AST = "huggingface/transformers, feature_extraction_audio_spectrogram_transformer.py"
+_WHISPER = "huggingface/transformers, feature_extraction_whisper.py"
+_SOUNDS = ("audio-classification", "voice-activity")
+
+TABLE = ForeignFile(
+    "preprocessor_config.json",
+    (
+        Key("feature_extractor_type", Effect.APPLIED, _SEQUENCE),
+        Key("sampling_rate", Effect.APPLIED, _SEQUENCE),
+        Key("feature_size", Effect.APPLIED, _SEQUENCE),
+        Key("do_normalize", Effect.APPLIED, _WAV2VEC2),
+        Key("num_mel_bins", Effect.APPLIED, _AST),
+        Key("max_length", Effect.APPLIED, _AST),
+        Key("mean", Effect.APPLIED, _AST),
+        Key("std", Effect.APPLIED, _AST),
+        Key("n_fft", Effect.APPLIED, _WHISPER),
+        Key("hop_length", Effect.APPLIED, _WHISPER),
+        Key("chunk_length", Effect.APPLIED, _WHISPER),
+        Key("padding_value", Effect.UNSUPPORTED, _SEQUENCE, (0, 0.0), _SOUNDS),
+        Key("padding_side", Effect.UNSUPPORTED, _SEQUENCE, ("right",), _SOUNDS),
+        Key("dither", Effect.UNSUPPORTED, _WHISPER, (0, 0.0), _SOUNDS),
+        Key("return_attention_mask", Effect.HARMLESS, "a sound that is alone has no padding"),
+        Key("n_samples", Effect.HARMLESS, "chunk_length times sampling_rate"),
+        Key("nb_max_frames", Effect.HARMLESS, "n_samples by hop_length"),
+        Key("processor_class", Effect.HARMLESS, _SEQUENCE),
+    ),
+    reports_unknown=False,
+)
