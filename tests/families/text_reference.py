@@ -204,7 +204,7 @@ def write_classifier(spec: TextModel, folder: Path, **more: Any) -> Any:
     tokenizer = make_tokenizer(spec)
     config = config_of(spec, tokenizer, **more)
     model = transformers.AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
-    _spread(model)
+    spread(model)
     folder.mkdir(parents=True)
     tokenizer.save_pretrained(folder)
     model.config.architectures = [type(model).__name__]
@@ -221,7 +221,7 @@ def write_classifier(spec: TextModel, folder: Path, **more: Any) -> Any:
     return transformers.pipeline("text-classification", model=model, tokenizer=loaded, device="cpu")
 
 
-def _spread(model: Any) -> None:
+def spread(model: Any) -> None:
     """Make the weights larger, so that different texts get different answers."""
     import torch
 

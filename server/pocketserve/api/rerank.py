@@ -52,8 +52,8 @@ def rerank(service: Service, request: ApiRequest) -> InferenceCall:
     service.require(query.model, None)
     pairs = [{"text": query.query, "text_pair": document} for document in query.documents]
     body = memoryview(strict_json.dumps(pairs))
-    every_score = AnswerOptions(top_k=2, threshold=float("-inf"), values={"usage": True})
-    payload = RawPayload(body, every_score, Hints(JSON))
+    every_score = AnswerOptions(top_k=2, threshold=float("-inf"))
+    payload = RawPayload(body, every_score, Hints(JSON, {"usage": True}))
     of_model = ApiRequest(
         {"model": query.model},
         deadline=request.deadline,

@@ -16,6 +16,7 @@ class TextOptions(NamedTuple):
         ids, mask, types, output: names of tensors that their names do not explain.
         stride: tokens that neighbouring windows of a long context share.
         max_answer: tokens of an answer at most.
+        impossible: whether "no answer", an empty text with its score, may be among the answers.
     """
 
     tokenizer: Annotated[str | None, TomlTable.choice, ("wordpiece", "regex", "sentencepiece", "huggingface")] = None
@@ -35,6 +36,7 @@ class TextOptions(NamedTuple):
     normalize: Annotated[bool | None, TomlTable.flag] = None
     stride: Annotated[int, TomlTable.integer, 0, 1 << 14] = 128
     max_answer: Annotated[int, TomlTable.integer, 1, 1000] = 30
+    impossible: Annotated[bool, TomlTable.flag] = False
     max_chars: Annotated[int, TomlTable.integer, 1, 10_000_000] = 200_000
 
 

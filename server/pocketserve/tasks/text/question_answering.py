@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,19 @@ def fits(facts: ModelFacts) -> bool:
     return len(facts.outputs) == 2 and None not in outputs and tokenizer_unit(facts) is not None
 
 
+class _Window(NamedTuple):
+    """The part of the context that a run reads.
+
+    Attributes:
+        first, size: the first of its tokens, and how many there are.
+        offset: the position in the run of the part's first token.
+    """
+
+    first: int
+    size: int
+    offset: int
+
+
 class QuestionAnswering:
     """Takes ``{"question": ..., "context": ...}``. A context that is longer than the model is read in windows."""
 
@@ -54,7 +67,7 @@ class QuestionAnswering:
         self._encoder = token_encoder(facts, options, NAME)
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
-        """Return a run a window; the context is the text, its tokens, and (first token, count, offset) of each run."""
+        """Return a run a window; the context is the text, its tokens, the windows, and the tokens in front of each."""
         texts = read_object(body, ("question", "context"), self._options.max_chars)
         text, tokenizer = texts["context"], self._encoder.tokenizer
         special = tokenizer.special
@@ -76,16 +89,20 @@ class QuestionAnswering:
             part = [token.number for token in tokens[at : at + room]]
             runs.append(self._encoder.arrays(question, part))
             padding = self._encoder.filling(before + len(part) + len(special.last))
-            windows.append((at, len(part), padding + before))
-        return Prepared(runs, (text, tokens, windows))
+            windows.append(_Window(at, len(part), padding + before))
+        return Prepared(runs, (text, tokens, windows, before))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"answer", "start", "end", "score"}``, likeliest first; positions in characters of the context."""
-        text, tokens, windows = context
+        text, tokens, windows, before = context
         scores: dict[tuple[int, int], float] = {}
+        nothing = 1.0  # the least score of "no answer" of all windows
         for run, window in zip(runs, windows, strict=True):
-            for span, score in self._spans(run, window, tokens):
+            nothing = min(nothing, self._score_of_nothing(run, window, before))
+            for span, score in self._spans(run, window, before, tokens):
                 scores[span] = max(score, scores.get(span, 0.0))
+        if self._options.impossible:
+            scores[0, 0] = nothing
         best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         threshold = float("-inf") if options.threshold is None else options.threshold
         return [
@@ -107,14 +124,26 @@ class QuestionAnswering:
             "example": "question.json",
         }
 
+    def _score_of_nothing(self, run: Mapping[str, Array], window: _Window, before: int) -> float:
+        """Return the probability that a window has no answer, for which the first token stands."""
+        starts, ends = self._probabilities(run, window, before)
+        return float(starts[-1] * ends[-1])
+
+    def _probabilities(self, run: Mapping[str, Array], window: _Window, before: int) -> list[Array]:
+        """Return the probabilities of a window's tokens, and last of "no answer", as starts and as ends."""
+        behind = window.offset + window.size
+        probabilities = []
+        for name in self._outputs:
+            row = run[name].reshape(-1).astype(np.float64)
+            probabilities.append(softmax(np.append(row[window.offset : behind], row[window.offset - before])))
+        return probabilities
+
     def _spans(
-        self, run: Mapping[str, Array], window: tuple[int, int, int], tokens: Sequence[Token]
+        self, run: Mapping[str, Array], window: _Window, before: int, tokens: Sequence[Token]
     ) -> Iterator[tuple[tuple[int, int], float]]:
         """Yield the characters of the likeliest answers in a window, and their scores."""
-        first, count, offset = window
-        # The first token stands for "no answer".
-        logits = (run[name].reshape(-1).astype(np.float64) for name in self._outputs)
-        starts, ends = (softmax(np.append(row[offset : offset + count], row[0]))[:-1] for row in logits)
+        first = window.first
+        starts, ends = (row[:-1] for row in self._probabilities(run, window, before))
         for start in np.argsort(-starts, kind="stable")[:CANDIDATES]:
             for end in np.argsort(-ends, kind="stable")[:CANDIDATES]:
                 if 0 <= end - start < self._options.max_answer:

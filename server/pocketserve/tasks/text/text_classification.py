@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pocketserve.tasks.base import (
     NO_HINTS,
@@ -35,6 +35,13 @@ def fits(facts: ModelFacts) -> bool:
     return labelled and tokenizer_unit(facts) is not None
 
 
+class _Counted(NamedTuple):
+    """A request that asked for usage: whether it was a list, and its tokens."""
+
+    many: bool
+    tokens: int
+
+
 class TextClassification:
     """Takes a text in UTF-8, or JSON: a text, a pair ``{"text": ..., "text_pair": ...}``, or a list of either.
 
@@ -56,14 +63,16 @@ class TextClassification:
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         inputs, many = read_texts_or_pairs(body, hints, self._options.max_chars)
         runs = [self._encoder.encode(text, pair) for text, pair in cancellable(inputs)]
-        return Prepared(runs, (runs, many))
+        if not hints.values.get("usage"):
+            return Prepared(runs, many)
+        return Prepared(runs, _Counted(many, self._token_count(runs)))
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer | ExtendedAnswer:
         """Return ``{"label", "index", "score"}``, best first; for a list of texts each with ``input``, its number.
 
-        With ``usage`` among the options' values, the number of tokens and of classes comes with them.
+        If the hints asked for ``usage``, the number of tokens and of classes comes with them.
         """
-        sent, many = context or ((), False)
+        many = context.many if isinstance(context, _Counted) else bool(context)
         entries: Answer = []
         classes = 0
         for number, run in enumerate(runs):
@@ -72,9 +81,9 @@ class TextClassification:
             for row in ranking.rows(run[ranking.spec.name])[:1]:
                 classes = len(row)
                 entries += ranking.best(row, options, **more)
-        if not options.values.get("usage"):
+        if not isinstance(context, _Counted):
             return entries
-        return ExtendedAnswer(entries, {"tokens": self._token_count(sent), "classes": classes})
+        return ExtendedAnswer(entries, {"tokens": context.tokens, "classes": classes})
 
     def _token_count(self, runs: Runs) -> int:
         if not isinstance(self._encoder, TokenEncoder):
