@@ -1,0 +1,300 @@
+"""Texts as Hugging Face's libraries prepare them: activations, lengths, pairs, added tokens, pooling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tasks.model_facts import MetadataError
+from pocketserve.tasks.text.encoders import longest_first
+from pocketserve.tasks.text.hugging_face.added_tokens import AddedToken, added_token
+from pocketserve.tasks.text.hugging_face.lengths import token_limit
+from pocketserve.tasks.text.hugging_face.post_processor import UnsupportedProcessorError, special_of
+from pocketserve.tasks.text.tokens import Special
+from pocketserve.tasks.text.wordpiece import WordPiece
+from text_models import VOCABULARY, bert_inputs, model, task_of
+
+NUMBERS = {word: number for number, word in enumerate(VOCABULARY)}
+VOCAB = "\n".join(VOCABULARY) + "\n"
+TEXT = {"task": "text-classification"}
+
+
+# Activations
+
+
+def score_of(folder: Path, config: Mapping[str, Any], logits: list[float], **table: Any) -> list[float]:
+    """The scores of logits, in their order."""
+    files = {"vocab.txt": VOCAB, "config.json": {"architectures": ["BertForSequenceClassification"], **config}}
+    manifest = {**TEXT, **({"classification": table} if table else {})}
+    task = task_of(folder, bert_inputs(), {"logits": (1, len(logits))}, manifest, files)
+    entries = task.answer([{"logits": np.array([logits], np.float32)}], AnswerOptions())
+    by_index = {entry["index"]: entry["score"] for entry in entries}
+    return [by_index[index] for index in sorted(by_index)]
+
+
+SIGMOID_2 = 1 / (1 + np.exp(-2))
+ACTIVATIONS: dict[str, tuple[dict[str, Any], list[float], dict[str, Any], list[float]]] = {
+    "two logits": ({}, [2, 0], {}, [SIGMOID_2, 1 - SIGMOID_2]),
+    "one logit": ({}, [2], {}, [SIGMOID_2]),
+    "one logit, regression": ({"problem_type": "regression"}, [2], {}, [2]),
+    "two logits, regression": ({"problem_type": "regression"}, [2, 5], {}, [2, 5]),
+    "several labels": ({"problem_type": "multi_label_classification"}, [2, 0], {}, [SIGMOID_2, 0.5]),
+    "a single label, said": ({"problem_type": "single_label_classification"}, [2, 0], {}, [SIGMOID_2, 1 - SIGMOID_2]),
+    "another class": ({"architectures": ["BertModel"]}, [2, 0], {}, [2, 0]),
+    "a threshold leaves the activation": ({}, [2, 0], {"threshold": 0.5}, [SIGMOID_2]),
+    "an offset leaves the activation": ({}, [2], {"label_offset": 0}, [SIGMOID_2]),
+    "the manifest decides": ({}, [2], {"activation": "none"}, [2]),
+    "CrossEncoder without activation": (
+        {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}},
+        [2],
+        {},
+        [2],
+    ),
+    "function_to_apply": (
+        {"task_specific_params": {"text-classification": {"function_to_apply": "none"}}},
+        [2],
+        {},
+        [2],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ACTIVATIONS)
+def test_activations(tmp_path: Path, case: str) -> None:
+    config, logits, table, expected = ACTIVATIONS[case]
+    assert score_of(tmp_path, config, logits, **table) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"sentence_transformers": {"activation_fn": "mine.Activation"}},
+        {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.GELU"}},
+        {"function_to_apply": "cube"},
+    ],
+    ids=str,
+)
+def test_other_activations_are_named(tmp_path: Path, config: dict[str, Any]) -> None:
+    with pytest.raises(MetadataError, match=r"activation_fn|function_to_apply"):
+        score_of(tmp_path, config, [2])
+
+
+# Lengths
+
+LENGTHS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "BERT": ({"model_type": "bert", "max_position_embeddings": 256}, {}, 256),
+    "RoBERTa": ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}, {}, 512),
+    "XLM-R without padding": ({"model_type": "xlm-roberta", "max_position_embeddings": 514}, {}, 512),
+    "MPNet": ({"model_type": "mpnet", "max_position_embeddings": 514, "pad_token_id": 1}, {}, 512),
+    "Longformer": ({"model_type": "longformer", "max_position_embeddings": 4098, "pad_token_id": 1}, {}, 4096),
+    "BigBird": ({"model_type": "big_bird", "max_position_embeddings": 4096}, {}, 4096),
+    "GPT-2": ({"model_type": "gpt2", "n_positions": 1024}, {}, 1024),
+    "T5": ({"model_type": "t5", "n_positions": 128}, {}, 512),
+    "DeBERTa V3": (
+        {"model_type": "deberta-v2", "max_position_embeddings": 64, "position_biased_input": False},
+        {},
+        512,
+    ),
+    "DeBERTa": ({"model_type": "deberta", "max_position_embeddings": 64}, {}, 64),
+    "a huge model_max_length": (
+        {"model_type": "bert", "max_position_embeddings": 256},
+        {"model_max_length": 10**30},
+        256,
+    ),
+    "model_max_length": ({"model_type": "bert", "max_position_embeddings": 256}, {"model_max_length": 128}, 128),
+    "nothing": ({}, {}, 512),
+}
+
+
+@pytest.mark.parametrize("case", LENGTHS)
+def test_lengths(tmp_path: Path, case: str) -> None:
+    config, tokenizer, expected = LENGTHS[case]
+    files = {"config.json": config, "tokenizer_config.json": tokenizer}
+    assert token_limit(model(tmp_path, bert_inputs(), {"logits": (1, 2)}, TEXT, files)) == expected
+
+
+# Pairs
+
+
+def test_pairs_are_cut_as_the_library_cuts_them() -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, "[UNK]"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    for room in range(1, 12):
+        library.enable_truncation(room)
+        for first in range(8):
+            for second in range(8):
+                ids = library.encode("a " * first, "b " * second).ids
+                assert longest_first(first, second, room) == (ids.count(0), ids.count(1))
+
+
+def arrays_of(
+    folder: Path, body: Any, length: int = -1, files: Mapping[str, Any] | None = None
+) -> dict[str, list[int]]:
+    """The rows of the input arrays of a request."""
+    base = {"vocab.txt": VOCAB, **(files or {})}
+    task = task_of(folder, bert_inputs(length), {"logits": (1, 2)}, TEXT, base)
+    prepared = task.prepare(memoryview(json.dumps(body).encode()))
+    return {name: array[0].tolist() for name, array in prepared.runs[0].items()}
+
+
+def test_a_pair_has_types_and_padding(tmp_path: Path) -> None:
+    arrays = arrays_of(tmp_path, {"text": "good", "text_pair": "bad film"}, 8)
+    words = ["[CLS]", "good", "[SEP]", "bad", "film", "[SEP]", "[PAD]", "[PAD]"]
+    assert arrays["input_ids"] == [NUMBERS[word] for word in words]
+    assert arrays["token_type_ids"] == [0, 0, 0, 1, 1, 1, 0, 0]
+    assert arrays["attention_mask"] == [1, 1, 1, 1, 1, 1, 0, 0]
+
+
+def test_padding_and_cutting_at_the_left(tmp_path: Path) -> None:
+    sides = {"padding_side": "left", "truncation_side": "left", "pad_token": "[MASK]", "pad_token_type_id": 3}
+    files = {"tokenizer_config.json": sides}
+    arrays = arrays_of(tmp_path, "good", 5, files)
+    assert arrays["input_ids"] == [NUMBERS[word] for word in ("[MASK]", "[MASK]", "[CLS]", "good", "[SEP]")]
+    assert arrays["attention_mask"] == [0, 0, 1, 1, 1]
+    assert arrays["token_type_ids"] == [3, 3, 0, 0, 0]
+    cut = arrays_of(tmp_path, "good bad great film", 4, files)
+    assert cut["input_ids"] == [NUMBERS[word] for word in ("[CLS]", "great", "film", "[SEP]")]
+
+
+def template(*parts: tuple[str, int]) -> list[dict[str, Any]]:
+    return [{"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": kind}} for name, kind in parts]
+
+
+XLNET = {
+    "type": "TemplateProcessing",
+    "single": template(("A", 0), ("<sep>", 0), ("<cls>", 2)),
+    "pair": template(("A", 0), ("<sep>", 0), ("B", 1), ("<sep>", 1), ("<cls>", 2)),
+    "special_tokens": {name: {"id": name, "ids": [number]} for number, name in enumerate(("<sep>", "<cls>"), 4)},
+}
+PROCESSORS: dict[str, tuple[Any, Special]] = {
+    "none": (None, Special(pair_types=(0, 0))),
+    "BERT": ({"type": "BertProcessing", "cls": ["a", 1], "sep": ["b", 2]}, Special((1,), (2,), (2,))),
+    "RoBERTa": (
+        {"type": "RobertaProcessing", "cls": ["a", 1], "sep": ["b", 2]},
+        Special((1,), (2, 2), (2,), pair_types=(0,) * 6),
+    ),
+    "XLNet": (XLNET, Special((), (4,), (4, 5), single_types=(0, 0, 2), pair_types=(0, 0, 1, 1, 2))),
+    "in a sequence": (
+        {"type": "Sequence", "processors": [{"type": "ByteLevel"}, XLNET]},
+        Special((), (4,), (4, 5), single_types=(0, 0, 2), pair_types=(0, 0, 1, 1, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PROCESSORS)
+def test_post_processors(case: str) -> None:
+    processor, expected = PROCESSORS[case]
+    assert special_of(processor) == expected
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        [],
+        {"type": "Mine"},
+        {"type": "Sequence", "processors": [XLNET, XLNET]},
+        {"type": "BertProcessing", "cls": ["a"], "sep": ["b", 2]},
+        {**XLNET, "single": template(("B", 0))},
+        {**XLNET, "single": template(("<sep>", 0), ("A", 0))},
+        {**XLNET, "special_tokens": {}},
+        {**XLNET, "single": [{"Sequence": {"id": "A", "type_id": "0"}}]},
+    ],
+    ids=lambda processor: str(processor)[:40],
+)
+def test_other_post_processors_are_named(processor: Any) -> None:
+    with pytest.raises(UnsupportedProcessorError, match="post_processor"):
+        special_of(processor)
+
+
+# Added tokens
+
+ADDED = (
+    AddedToken(500, "[E1]"),
+    AddedToken(501, "covid19", normalized=True),
+    AddedToken(502, "ood", single_word=True),
+    AddedToken(503, "<l>", lstrip=True),
+    AddedToken(504, "<r>", rstrip=True),
+    AddedToken(505, "[E1]2"),
+    AddedToken(506, "Great Film", normalized=True),
+)
+ADDED_TEXTS = (
+    "[E1] good film",
+    "good[E1]film [E1]2",
+    "COVID19 and covid19x",
+    "good ood oodx x.ood",
+    "good  <l>  film  <r>  bad <l><r> ",
+    "a great film, a GREAT FILM",
+    "",
+    "   ",
+    "<r> <l>",
+)
+
+
+@pytest.mark.parametrize("text", ADDED_TEXTS)
+def test_added_tokens_are_those_of_the_library(text: str) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {**NUMBERS, **{f"unused{number}": number for number in range(len(NUMBERS), 500)}}
+    library = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    library.normalizer = tokenizers.normalizers.BertNormalizer()
+    library.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    for token in ADDED:
+        flags = token._asdict()
+        del flags["number"]
+        library.add_tokens([tokenizers.AddedToken(**flags)])
+    ours = WordPiece(vocabulary, Special(unknown=NUMBERS["[UNK]"]), lower_case=True, added=ADDED)
+    encoded = library.encode(text, add_special_tokens=False)
+    assert [token.number for token in ours.tokens(text)] == encoded.ids
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [None, {"id": -1, "content": "a"}, {"id": 1, "content": ""}, {"id": True, "content": "a"}, {"id": 1, "content": 5}],
+    ids=str,
+)
+def test_other_entries_are_no_tokens(entry: Any) -> None:
+    assert added_token(entry) is None
+
+
+def test_special_tokens_of_a_text_stay_text(tmp_path: Path) -> None:
+    listed = {"added_tokens_decoder": {str(NUMBERS["[SEP]"]): {"content": "[SEP]", "special": True}}}
+    arrays = arrays_of(tmp_path, "[SEP]", files={"tokenizer_config.json": listed})
+    assert arrays["input_ids"].count(NUMBERS["[SEP]"]) == 1
+
+
+# Modules of sentence-transformers
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("Router", "1_Router"), ("LSTM", "1_LSTM"), ("Dense", "9_Dense"), ("WordEmbeddings", "0_Words")]
+)
+def test_other_modules_are_named(tmp_path: Path, kind: str, path: str) -> None:
+    (tmp_path / "m").mkdir()
+    listed = [{"type": "sentence_transformers.models.Transformer", "path": ""}, {"type": f"x.{kind}", "path": path}]
+    (tmp_path / "m" / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(ModelLoadError, match=kind):
+        task_of(
+            tmp_path, bert_inputs(), {"last_hidden_state": (1, -1, 2)}, {"task": "text-embedding"}, {"vocab.txt": VOCAB}
+        )
+
+
+# Question answering
+
+
+def test_no_answer_is_among_the_answers(tmp_path: Path) -> None:
+    manifest = {"task": "question-answering", "text": {"impossible": True}}
+    names = {"start_logits": (1, -1), "end_logits": (1, -1)}
+    task = task_of(tmp_path, bert_inputs(), names, manifest, {"vocab.txt": VOCAB})
+    prepared = task.prepare(memoryview(b'{"question": "who", "context": "good film"}'))
+    row = np.zeros((1, 6), np.float32)
+    row[0, 0] = 5  # [CLS], which stands for "no answer"
+    best = task.answer([{"start_logits": row, "end_logits": row}], AnswerOptions(), prepared.context)[0]
+    likelihood = float(np.exp(5) / (np.exp(5) + 2))
+    assert best == {"answer": "", "start": 0, "end": 0, "score": pytest.approx(likelihood**2)}
