@@ -335,7 +335,7 @@ UNKNOWN = {
     "zzz": ({"zzz": 1}, "unknown key zzz; known keys are features, target, "),
     "image.colour": ({"image": {"colour": "rgb"}}, "unknown key image.colour; did you mean 'color'?"),
     "features.name": ({"features": {"name": []}}, "unknown key features.name; did you mean 'names'?"),
-    "target.units": ({"target": {"units": ""}}, "unknown key target.units; did you mean 'unit'?"),
+    "target.nmae": ({"target": {"nmae": ""}}, "unknown key target.nmae; did you mean 'name'?"),
     "activation": ({"activation": 1, "task": "image-classification"}, "unknown key activation; it belongs into [class"),
     "activation, no task": ({"activation": 1}, "unknown key activation; it belongs into [detection] or [segmentation]"),
     "mean": ({"mean": 1}, "unknown key mean; it belongs into [image]"),

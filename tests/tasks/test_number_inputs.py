@@ -21,7 +21,7 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.tabular import tables
-from pocketserve.tasks.tabular.tabular_regression import TabularRegression
+from pocketserve.tasks.tabular.tabular_regression import RegressionTarget, TabularRegression
 from pocketserve.tasks.tensors import Tensors
 from pocketserve.tensors import Array, Quantization, TensorSpec
 from pocketserve_wire import ApiError, ErrorCode
@@ -53,7 +53,7 @@ def npy_header(header: str, content: bytes = b"", version: bytes = b"\x01\x00") 
 # Tabular regression
 
 FEATURES = ("age", "bmi", "bp")
-ROWS: TabularRegression = TabularRegression(tables.Rows(spec(), FEATURES), "progression", "points")
+ROWS: TabularRegression = TabularRegression(tables.Rows(spec(), FEATURES), [RegressionTarget("progression", "points")])
 
 
 def rows(body: Any, task: TabularRegression = ROWS) -> list[Any]:
@@ -184,20 +184,22 @@ def test_infinity_by_its_name() -> None:
 
 def test_features_without_names() -> None:
     """Where the manifest names no features, rows are sent as arrays."""
-    task = TabularRegression(tables.Rows(spec(), ()), "y", "")
+    task = TabularRegression(tables.Rows(spec(), ()), [RegressionTarget("y")])
     assert rows([1, 2, 3], task) == [[1, 2, 3]]
     with pytest.raises(ApiError, match="have no names"):
         rows({"age": 1}, task)
 
 
 def test_features_that_are_texts_may_look_like_numbers() -> None:
-    task = TabularRegression(tables.Rows(spec("BYTES"), FEATURES), "y", "")
+    task = TabularRegression(tables.Rows(spec("BYTES"), FEATURES), [RegressionTarget("y")])
     (array,) = task.prepare(memoryview(b'{"age": "5,1", "bmi": "1", "bp": "high"}')).runs[0].values()
     assert array.tolist() == [[b"5,1", b"1", b"high"]]
 
 
 def test_the_features_are_told_with_their_units() -> None:
-    told = TabularRegression(tables.Rows(spec(), FEATURES, ("years", "", "mmHg")), "y", "").describe()["input"]
+    told = TabularRegression(tables.Rows(spec(), FEATURES, ("years", "", "mmHg")), [RegressionTarget("y")]).describe()[
+        "input"
+    ]
     assert told.endswith("or lines of CSV; the features are age (years), bmi, bp (mmHg)")
     assert ROWS.describe()["input"].endswith("; the features are age, bmi, bp")
     assert tables.Rows(spec(), ()).describe().endswith("or lines of CSV")
@@ -216,7 +218,7 @@ def test_units_that_are_not_one_for_each_name(tmp_path: Path) -> None:
 
 def test_a_model_for_one_row() -> None:
     """A model that is fixed to one row takes one."""
-    task = TabularRegression(tables.Rows(spec(shape=(1, 3)), FEATURES), "y", "")
+    task = TabularRegression(tables.Rows(spec(shape=(1, 3)), FEATURES), [RegressionTarget("y")])
     assert rows([[1, 2, 3]], task) == [[1, 2, 3]]
     with pytest.raises(ApiError, match=r"expected FP32 \[1, 3\], got JSON of shape \[2, 3\]"):
         rows([[1, 2, 3], [4, 5, 6]], task)
@@ -224,16 +226,14 @@ def test_a_model_for_one_row() -> None:
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1), (1, 2)])
 def test_predictions(shape: tuple[int, ...]) -> None:
-    """One entry per row, with the target's name and unit where it has one."""
+    """Each row has an entry with its number, and the target's name and unit where it has one."""
     outputs = {"out": np.array([1.5, -2], np.float32).reshape(shape)}
-    assert ROWS.answer([outputs], OPTIONS) == [
-        {"name": "progression", "value": 1.5, "unit": "points"},
-        {"name": "progression", "value": -2.0, "unit": "points"},
+    assert ROWS.answer([outputs], OPTIONS, 2) == [
+        {"row": 0, "name": "progression", "value": 1.5, "unit": "points"},
+        {"row": 1, "name": "progression", "value": -2.0, "unit": "points"},
     ]
-    assert TabularRegression(tables.Rows(spec(), ()), "y", "").answer([outputs], OPTIONS)[0] == {
-        "name": "y",
-        "value": 1.5,
-    }
+    unnamed = TabularRegression(tables.Rows(spec(), ()), [RegressionTarget("y")])
+    assert unnamed.answer([{"out": np.float32([1.5])}], OPTIONS, 1) == [{"name": "y", "value": 1.5}]
 
 
 # Plain tensors

@@ -83,7 +83,8 @@ def describe_model(
         "card": _card(model, labels, port, local),
     }
     metadata = _file_metadata(model)
-    if problem := getattr(model.task, "problem", ""):
+    problems = [getattr(model.task, "problem", ""), *model.notes]
+    if problem := "; ".join(filter(None, problems)):
         metadata = {**metadata, "problem": problem}
     if model.unknown_keys:
         metadata = {**metadata, "unknown_keys": {name: list(keys) for name, keys in model.unknown_keys.items()}}

@@ -83,6 +83,8 @@ class Manifest(NamedTuple):
     feature_maximum: tuple[float, ...] = ()
     target_name: str = ""
     target_unit: str = ""
+    target_names: tuple[str, ...] = ()  # of a model with several targets, in the order of its outputs
+    target_units: tuple[str, ...] = ()
     ignored_keys: tuple[str, ...] = ()  # unsupported keys of other tools' files that the owner knows to be irrelevant
     fixed_inputs: Mapping[str, Any] = {}  # input -> a number or nested lists of numbers that it always gets
     inputs: tuple[TensorSpec, ...] = ()
@@ -161,6 +163,8 @@ def parse_manifest(document: Mapping[str, Any], file_name: str = FILE_NAME) -> M
         feature_maximum=features.numbers("maximum", each="feature") or (),
         target_name=target.text("name"),
         target_unit=target.text("unit"),
+        target_names=target.texts("names"),
+        target_units=target.texts("units"),
         ignored_keys=table.texts("ignored_keys"),
         fixed_inputs=_fixed_inputs(table),
         inputs=_specs(table, "inputs"),

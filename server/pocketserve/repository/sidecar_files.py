@@ -18,8 +18,15 @@ from pocketserve.runtimes.model_format import Code
 from pocketserve_wire.files.plain_file import lies_in, open_plain
 
 TASK_FILE: Final = "task.py"
+LABEL_FILES: Final = (
+    *("labels.txt", "labels.json", "labels.csv", "label_map.pbtxt", "labelmap.pbtxt"),
+    *("class_names.txt", "class_names.json", "classes.txt", "classes.json", "labelmap.txt", "label_map.txt"),
+)
+"""Label files that are read without a manifest, in order of preference."""
+
 NAMES: Final = (
-    *("labels.txt", "config.json", "preprocessor_config.json", TASK_FILE),
+    *LABEL_FILES,
+    *("config.json", "preprocessor_config.json", TASK_FILE),
     *("metadata.json", "signature.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "spiece.model", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),

@@ -132,6 +132,21 @@ class TensorMetadata(NamedTuple):
         return next(filter(None, by_kind), [])
 
 
+class ClassOutput(NamedTuple):
+    """An output of a classifier, as its graph shows it.
+
+    Attributes:
+        targets: names of the classes in the order of the score columns, for each target; empty names mean that the
+            class is the column's number.
+        is_label: whether the values are classes; otherwise they are scores.
+        lowest_wins: whether the class has the lowest value of its row, such as a distance.
+    """
+
+    targets: tuple[tuple[str, ...], ...]
+    is_label: bool = True
+    lowest_wins: bool = False
+
+
 class ModelMetadata(NamedTuple):
     """The author's words about a model and its main graph. Texts are empty where there are none."""
 

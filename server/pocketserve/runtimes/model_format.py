@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from pocketserve.runtimes.base import ModelSource
     from pocketserve.runtimes.layer_outputs import RunLayers
-    from pocketserve.runtimes.metadata import ModelMetadata
+    from pocketserve.runtimes.metadata import ClassOutput, ModelMetadata
 
 
 def late(function: str) -> Callable[..., Any]:
@@ -72,6 +72,8 @@ class ModelFormat(NamedTuple):
     metadata: Callable[[Path], ModelMetadata | None] | None = None
     # reads files that the metadata names, of a limited size together. Raises as ``metadata``.
     associated_files: Callable[[Path, Sequence[str], int], list[bytes]] | None = None
+    # reads the outputs of a classifier and the names of its classes from its graph. Raises as ``metadata``.
+    class_outputs: Callable[[Path], Mapping[str, ClassOutput]] | None = None
     # reads what its author wrote, as texts by name; empty where sessions tell it
     properties: Callable[[Path], Mapping[str, str]] | None = None
     # opens a ``ModelSource`` so that its intermediate results can be had; None where the format keeps them to itself

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pocketserve.formats import DamagedFileError
 from pocketserve.messages import plural
 from pocketserve.repository.manifest import MAX_LANGUAGES
+from pocketserve.repository.sidecar_files import LABEL_FILES
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
+from pocketserve.tasks.label_files import (
+    MAX_LABELS,
+    check_line_count,
+    fit_to_classes,
+    parse_labels,
+)
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve_wire.files.plain_file import lies_in
 
 MAX_LABELS_BYTES = 8 * 2**20  # of all languages together; 21,000 class names have 600 kB
 MAX_SHIFT = 10_000  # classes that ``label_offset`` may put in front of the labels
-MAX_LABELS = 1 << 20  # lines of all languages together
-FILE_NAME = "labels.txt"
-_LINE_ENDS = (b"\n", b"\r", b"\v", b"\f", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
-"""What ``str.splitlines`` parts at, in UTF-8."""
-
 _LABEL_BYTES = 65  # that a short text takes, and its entry in a list
 
 
@@ -49,10 +51,10 @@ def find_labels(facts: ModelFacts, output: int | None = None) -> Labels:
     """Find the class names of an output; None takes the first output that has names.
 
     They are from the first of these that has any: the manifest, TFLite metadata, ONNX metadata, ``config.json``
-    (Hugging Face), ``labels.txt`` in the model's own folder.
+    (Hugging Face), a label file with a usual name in the model's own folder.
 
     Raises:
-        ModelLoadError: the manifest's file, or a file beside the model, cannot be read.
+        ModelLoadError: the manifest's file, or ``config.json``, cannot be read.
     """
     labels: Labels | None = facts.cache.get(("labels", output))
     if labels is None:
@@ -75,14 +77,58 @@ def _find(facts: ModelFacts, output: int | None) -> Labels:
         return labels
     # Ultralytics writes {0: 'person', ...} into its properties.
     names = _by_number(literal(facts.properties.get("names", ""))) or _of_config(facts)
-    beside = facts.beside(FILE_NAME)
-    if not names and beside is not None:
-        names = _read_labels(facts, beside.parent, [FILE_NAME])[FILE_NAME]
-    return Labels(names)
+    return Labels(names or _of_file_beside(facts))
 
 
-def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Read files of one label a line by name, in the order of the classes; each is read once."""
+def _of_file_beside(facts: ModelFacts) -> Sequence[str]:
+    """Return names from the first usual label file; a file that can't be read is reported and otherwise ignored."""
+    for name in LABEL_FILES:
+        path = facts.beside(name)
+        if path is None:
+            continue
+        try:
+            parsed = parse_labels(name, _checked(facts.read_tried(path, MAX_LABELS_BYTES)))
+        except DamagedFileError as error:
+            _add_note(facts, f"the model has no class names: {name} {error}")
+        except OSError as error:
+            _add_note(facts, f"the model has no class names: {name} {_reason(error)}")
+        else:
+            if parsed.note:
+                _add_note(facts, f"{name} {parsed.note}")
+            return fit_to_classes(parsed.names, _class_count(facts))
+    return ()
+
+
+def _class_count(facts: ModelFacts) -> int:
+    """Return the number of scores of the only output; 0 if there are several outputs or its size is unknown."""
+    if len(facts.outputs) != 1:
+        return 0
+    shape = facts.outputs[0].shape
+    return shape[-1] if len(shape) in (1, 2) else 0
+
+
+def _checked(content: bytes) -> bytes:
+    check_line_count([content])
+    return content
+
+
+def _add_note(facts: ModelFacts, note: str) -> None:
+    if note not in facts.notes:
+        facts.notes.append(note)
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.EFBIG:
+        return f"has more than {MAX_LABELS_BYTES} bytes"
+    return f"cannot be read: {error.strerror}"
+
+
+def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Read label files that the manifest names; each is read once.
+
+    Raises:
+        ModelLoadError: a file can't be read.
+    """
     contents: dict[str, bytes] = {}
     for name in dict.fromkeys(names):
         path = folder / name
@@ -92,24 +138,23 @@ def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[
             contents[name] = facts.read_tried(path, MAX_LABELS_BYTES - sum(map(len, contents.values())))
         except OSError as error:
             large = f"has, with the others, more than {MAX_LABELS_BYTES} bytes"
-            reason = large if error.errno == errno.EFBIG else f"cannot be read: {error.strerror}"
+            reason = large if error.errno == errno.EFBIG else _reason(error)
             raise ModelLoadError(f"model.toml: labels names {name}, which {reason}") from None
-    lines = {}
     try:
-        _check_lines(contents.values())
-        for name, content in contents.items():
-            lines[name] = content.decode("utf-8").splitlines()
+        check_line_count(list(contents.values()))
     except DamagedFileError as error:
         raise ModelLoadError(f"model.toml: {error}") from None
-    except UnicodeDecodeError as error:
-        raise ModelLoadError(f"model.toml: labels names {name}, which cannot be read: {error}") from None
-    return lines
-
-
-def _check_lines(contents: Iterable[bytes]) -> None:
-    """Bound what the lines will take: an empty one has one byte in the file, and a hundred as a text in a list."""
-    if sum(content.count(end) for content in contents for end in _LINE_ENDS) > MAX_LABELS:
-        raise DamagedFileError(f"the label files have more than {MAX_LABELS:,} lines in all languages together")
+    classes = _class_count(facts)
+    labels: dict[str, Sequence[str]] = {}
+    for name, content in contents.items():
+        try:
+            parsed = parse_labels(name, content)
+        except DamagedFileError as error:
+            raise ModelLoadError(f"model.toml: labels names {name}, which {error}") from None
+        if parsed.note:
+            _add_note(facts, f"{name} {parsed.note}")
+        labels[name] = fit_to_classes(parsed.names, classes)
+    return labels
 
 
 def label_of(labels: Sequence[str], index: int) -> str:
@@ -165,7 +210,7 @@ def labels_of_tensor(tensor: TensorMetadata, read: Callable[[Sequence[str], int]
     first = min(files, key=lambda file: _distance(file.locale, None)).name
     names = list(dict.fromkeys((first, *by_language.values())))
     contents = read(names, MAX_LABELS_BYTES)
-    _check_lines(contents)
+    check_line_count(contents)
     lines: dict[str, list[str]] = {}
     for name, content in zip(names, contents, strict=True):
         text = content.decode("utf-8-sig", errors="replace")  # an empty line is the label of its index

@@ -16,7 +16,7 @@ from pocketserve.repository.manifest import Manifest
 from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.repository.sidecar_files import TASK_FILE, folders_of, names_for, sidecar_files
 from pocketserve.runtimes.base import ModelLoadError, Session
-from pocketserve.runtimes.metadata import ModelMetadata, TensorMetadata
+from pocketserve.runtimes.metadata import ClassOutput, ModelMetadata, TensorMetadata
 from pocketserve.tensors import TensorSpec
 from pocketserve_wire.files.plain_file import read_plain
 
@@ -45,6 +45,7 @@ class ModelFacts:
     weights: dict[str, int] = field(default_factory=dict)  # estimated bytes of labels and tokenizer, by name
     cache: dict[object, Any] = field(default_factory=dict)  # what several parts of a task ask for
     assumed: list[str] = field(default_factory=list)  # settings that no file states, such as ``pixels 0..1``
+    notes: list[str] = field(default_factory=list)  # faults of files beside the model that don't prevent serving
 
     @property
     def memory_bytes(self) -> int:
@@ -64,6 +65,15 @@ class ModelFacts:
             return (read and read(self.opened or self.version.path)) or ModelMetadata()
         except DamagedFileError:
             return ModelMetadata()  # the model runs without it; `inspect` says what is wrong with it
+
+    @functools.cached_property
+    def class_outputs(self) -> Mapping[str, ClassOutput]:
+        """The outputs of a classifier as the file's graph shows them, by name; empty where there are none."""
+        read = self.version.format.class_outputs
+        try:
+            return {} if read is None else read(self.opened or self.version.path)
+        except DamagedFileError:
+            return {}  # the model runs without names of classes
 
     def input_metadata(self, number: int) -> TensorMetadata:
         """Return an input's metadata; empty where there is none."""

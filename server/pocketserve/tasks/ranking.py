@@ -45,11 +45,17 @@ class Ranking(NamedTuple):
 
     def with_labels_of(self, run: Arrays) -> Ranking:
         """Return the ranking with the class names that a run's outputs have, if they do."""
-        if not self.keys:
+        names = self.names_in(run)
+        if not names or (self.labels.names and are_numbers(names)):
             return self
-        keys = run[self.keys].tolist()
-        names = [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
         return self._replace(labels=Labels(names))
+
+    def names_in(self, run: Arrays) -> Sequence[str]:
+        """Return the class names that a run's outputs have; empty if they have none."""
+        if not self.keys:
+            return ()
+        keys = run[self.keys].tolist()
+        return [key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in keys]
 
     @property
     def problem(self) -> str:
@@ -97,10 +103,34 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
     :func:`_output_number`.
     """
     number = _output_number(facts, name or facts.manifest.section(ClassificationOptions).output, task)
+    ranking = ranking_of_output(facts, facts.outputs[number].name, task)
+    if ranking.labels.names or ranking.keys:
+        return ranking
+    return ranking._replace(labels=Labels(_names_in_graph(facts, ranking.spec)))
+
+
+def _names_in_graph(facts: ModelFacts, spec: TensorSpec) -> Sequence[str]:
+    """Return the class names that the graph shows for the columns of an output; empty if there are none."""
+    columns = spec.shape[-1] if spec.shape else 1
+    for name in (spec.name, *spec.aliases, *facts.class_outputs):
+        graph_output = facts.class_outputs.get(name)
+        if graph_output is not None and len(graph_output.targets) == 1 and len(graph_output.targets[0]) == columns:
+            return graph_output.targets[0]
+    return ()
+
+
+def are_numbers(names: Sequence[str]) -> bool:
+    """Return whether class names are no more than the numbers of the columns."""
+    return all(name == str(number) for number, name in enumerate(names))
+
+
+def ranking_of_output(facts: ModelFacts, name: str, task: str) -> Ranking:
+    """Set up for an output as :func:`ranking_of` does."""
+    number = [spec.name for spec in facts.outputs].index(name)
     metadata = facts.output_metadata(number)
     labels = find_labels(facts, number if metadata.associated_files else None)
     spec = facts.outputs[number]
-    keys = "" if labels.names else _keys_of(spec.name, [output.name for output in facts.outputs])
+    keys = "" if facts.manifest.labels is not None else keys_of(facts, spec.name)
     options = _options(facts, spec, len(labels.names), task)
     if options.threshold is None:
         options = options._replace(threshold=threshold_of(metadata))
@@ -116,8 +146,8 @@ def _output_number(facts: ModelFacts, name: str, task: str) -> int:
         return 0
     signs = (
         [bool(facts.output_metadata(number).associated_files) for number in range(len(names))],
-        [output.casefold() in _SCORE_NAMES for output in names],
-        [bool(_keys_of(output, names)) for output in names],
+        [is_score_name(output) for output in names],
+        [bool(keys_of(facts, output)) for output in names],
     )
     for sign in signs:
         if sum(sign) == 1:
@@ -128,10 +158,19 @@ def _output_number(facts: ModelFacts, name: str, task: str) -> int:
     )
 
 
-def _keys_of(name: str, names: Sequence[str]) -> str:
-    """Return the output with the keys of a map whose values are the output ``name``; empty where there is none."""
-    keys = name.removesuffix(".values") + ".keys"
-    return keys if name.endswith(".values") and keys in names else ""
+def is_score_name(name: str) -> bool:
+    """Return whether converters give this name to an output of scores."""
+    return name.casefold() in _SCORE_NAMES
+
+
+def keys_of(facts: ModelFacts, name: str) -> str:
+    """Return the output with the class names of an output of scores; empty if there is none.
+
+    It is the keys of a map, or what sklearn-onnx writes with ``output_class_labels=True``.
+    """
+    names = [spec.name for spec in facts.outputs]
+    keys = name.removesuffix(".values") + ".keys" if name.endswith(".values") else "class_labels"
+    return keys if keys in names else ""
 
 
 def _options(facts: ModelFacts, spec: TensorSpec, labels: int, task: str) -> ClassificationOptions:

@@ -43,4 +43,6 @@ def select_task(facts: ModelFacts) -> Task:
         task.advice = advice_of(facts, task.labels)
     if (problem := getattr(task, "problem", "")) and name != tensors.TASK.name:
         log.warning("%s, version %r: %s", *version, problem)
+    for note in facts.notes:
+        log.warning("%s, version %r: %s", *version, note)
     return task

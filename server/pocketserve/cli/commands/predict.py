@@ -290,7 +290,9 @@ def _print_answer(answer: dict[str, Any]) -> None:
     predictions: list[dict[str, Any]] = answer["predictions"]
     if predictions:
         _print_predictions(predictions)
-        if answer["task"].endswith("classification") and any(map(_is_no_probability, predictions)):
+        # Scores of tables are often decision values or distances, which no activation makes probabilities.
+        may_be_logits = answer["task"].endswith("classification") and not answer["task"].startswith("tabular")
+        if may_be_logits and any(map(_is_no_probability, predictions)):
             print(LOGITS_ADVICE)
         timing = answer["timing_ms"]
         model = printable(f"{answer['model']}/{answer['version']}")

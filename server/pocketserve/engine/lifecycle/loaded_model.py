@@ -44,6 +44,7 @@ class LoadedModel:
     first_state: Mapping[str, Array]
     task_bytes: int
     assumed: tuple[str, ...]
+    notes: tuple[str, ...]
     unknown_keys: Mapping[str, tuple[str, ...]]
 
     @property

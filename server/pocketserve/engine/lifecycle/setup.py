@@ -29,6 +29,7 @@ class Setup(NamedTuple):
     first_state: Mapping[str, Array]  # inputs that a request may leave out: fixed ones, and a state's first values
     task_bytes: int  # what labels and tokenizers take, estimated
     assumed: tuple[str, ...]  # settings that no file states, such as ``pixels 0..1``
+    notes: tuple[str, ...]  # faults of files beside the model that don't prevent serving
     unknown_keys: Mapping[str, tuple[str, ...]]  # keys of other tools' files that no table knows, by file
 
 
@@ -47,6 +48,7 @@ def set_up(
         first_state={**_fixed_inputs(entry, inputs), **_first_state(entry, inputs)},
         task_bytes=facts.memory_bytes,
         assumed=tuple(facts.assumed),
+        notes=tuple(facts.notes),
         unknown_keys=unknown_keys(facts),
     )
 

@@ -18,6 +18,7 @@ FORMATS = (
         own_threads=True,
         metadata=late(f"{__name__}.description.read_carried_metadata"),
         associated_files=late(f"{__name__}.description.read_carried_files"),
+        class_outputs=late(f"{__name__}.class_names.read_class_outputs"),
         other_files=late(f"{__name__}.check.external_files"),
         devices=late(f"{__name__}.native.onnx_devices"),
         layers=late(f"{__name__}.layers.open_onnx_layers"),

@@ -9,8 +9,8 @@ from pocketserve.tasks.entries import RANKED, AnswerField, TaskCall
 from pocketserve.tasks.form import Form
 from pocketserve.tasks.labels import answer_labels
 from pocketserve.tasks.model_facts import ModelFacts
-from pocketserve.tasks.ranking import ranking_of
 from pocketserve.tasks.scores import CLASSIFICATION
+from pocketserve.tasks.tabular.class_targets import class_targets
 from pocketserve.tasks.tabular.tables import TableTask, rows_of
 
 NAME = "tabular-classification"
@@ -24,9 +24,11 @@ class TabularClassification(TableTask):
 
     def __init__(self, facts: ModelFacts) -> None:
         super().__init__(rows_of(facts, NAME))
-        self._ranking = ranking_of(facts, "", NAME)
-        self.labels = self._ranking.labels.names
-        self.problem = self._ranking.problem
+        self._targets = class_targets(facts, NAME)
+        first = self._targets[0]
+        self._ranking = first.ranking
+        self.labels = first.names if len(self._targets) == 1 else ()
+        self.problem = first.problem
 
     def form(self) -> Form:
         """Return what the task takes."""
@@ -36,14 +38,25 @@ class TabularClassification(TableTask):
         return {**super().structure(), "labels": answer_labels(self.labels, self._ranking.options.label_offset)}
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
-        """Return ``{"label", "index", "score"}``, best first; of several rows each with ``row``, its number."""
+        """Return ``{"label", "index", "score"}``, best first.
+
+        Of several rows each entry has ``row``, its number, and of several targets ``name``, the target's.
+        """
+        tables = [target.table(runs[0], context) for target in self._targets]
         answer: Answer = []
-        ranking = self._ranking.with_labels_of(runs[0])
-        for number, row in enumerate(ranking.rows(runs[0][ranking.spec.name])):
-            answer += ranking.best(row, options, **({"row": number} if context > 1 else {}))
+        for row in range(context):
+            for table in tables:
+                more: dict[str, Any] = {"row": row} if context > 1 else {}
+                if len(tables) > 1:
+                    more["name"] = table.target.name
+                answer += table.best(row, options, more)
         return answer
 
 
-FIELDS = (*RANKED, AnswerField("row", "integer", "the number of the row, from 0"))
+FIELDS = (
+    *RANKED,
+    AnswerField("row", "integer", "the number of the row, from 0"),
+    AnswerField("name", "text", "the target; empty if the model has one"),
+)
 CALL = TaskCall("classify", "rows", "Classification", FIELDS)
 TASK = TaskDefinition(NAME, None, TabularClassification, (CLASSIFICATION,), calls=(CALL,))

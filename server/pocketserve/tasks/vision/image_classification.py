@@ -23,8 +23,11 @@ NAME = "image-classification"
 
 def fits(facts: ModelFacts) -> bool:
     """Return whether a picture goes in and one row of scores comes out for which there are as many names."""
-    if not takes_picture(facts) or (classes := class_count(facts)) < 2:
+    classes = class_count(facts)
+    if classes < 1 or not takes_picture(facts):
         return False
+    if classes == 1:  # the probability of the second of two labels
+        return len(find_labels(facts).names) == 2
     content = facts.metadata.inputs[0].content if facts.metadata.inputs else None
     if content is not None and content.kind == "image" and facts.output_metadata(0).associated_files:
         return True

@@ -1,0 +1,297 @@
+"""Parses label files: class names as text lines, CSV, JSON or a label map of TensorFlow.
+
+Where a file states the index of each class, the index decides the order. Otherwise the order of the lines does.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pocketserve.formats import DamagedFileError
+
+MAX_LABELS: Final = 1 << 20
+"""Lines or entries of all languages together."""
+
+_LINE_ENDS = (b"\n", b"\r", b"\v", b"\f", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
+"""Line ends of ``str.splitlines``, in UTF-8."""
+
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+"""The mark of UTF-32 comes before that of UTF-16, which it starts with."""
+
+MAX_NUMBERED_LINE = 1000  # characters of a line that may state an index
+_INDEX = r"\d{1,7}"
+_INDEX_FIRST = re.compile(rf"({_INDEX})(?:\s*[:,;=]\s*|\s+-\s+|[.)]\s+|\s+)(\S.*)")
+_INDEX_LAST = re.compile(rf"{_INDEX}$")
+_SEPARATORS = " \t:,;="
+_INDEX_HEADERS = ("index", "id", "class_id", "class_index", "label_id", "class", "number")
+_NAME_HEADERS = ("display_name", "name", "class_name", "label_name", "label", "labels", "class", "classes")
+_JSON_LISTS = ("labels", "classes", "class_names", "names", "id2label", "label2id")
+_JSON_NAMES = ("display_name", "name", "label", "class_name")
+_JSON_NUMBERS = ("id", "index", "class_id", "class_index")
+
+_MAP_ITEM = re.compile(r"\bitem\s{0,20}:?\s{0,20}\{([^{}]{0,4000})")
+_MAP_VALUE = r"""(?:(\d{1,7})|"([^"\n]{0,500})"|'([^'\n]{0,500})')"""
+_MAP_FIELD = re.compile(rf"\b(id|name|display_name)\s{{0,20}}:\s{{0,20}}{_MAP_VALUE}")
+
+
+class LabelFile(NamedTuple):
+    """A parsed label file.
+
+    Attributes:
+        names: class names by index; a class without a name has an empty one.
+        note: a fault that didn't prevent reading, as the end of a sentence; empty if there is none.
+    """
+
+    names: list[str]
+    note: str = ""
+
+
+def parse_labels(file_name: str, content: bytes) -> LabelFile:
+    """Parse a label file by the ending of its name.
+
+    Raises:
+        DamagedFileError: the reason, as the end of a sentence.
+    """
+    text, note = decode_text(content)
+    ending = file_name.rpartition(".")[2].casefold()
+    if ending == "json":
+        names = _of_json(text)
+    elif ending == "pbtxt":
+        names = _of_label_map(text)
+    elif ending == "csv":
+        names = _of_csv(text)
+    else:
+        names = _of_lines(text.splitlines())
+    return LabelFile(names, note)
+
+
+def check_line_count(contents: Sequence[bytes]) -> None:
+    """Bound the memory of the lines: an empty one has one byte in the file, and a hundred as a text in a list."""
+    count = 0
+    for content in contents:
+        for end in _LINE_ENDS:
+            count += content.count(end)
+    if count > MAX_LABELS:
+        raise DamagedFileError(f"the label files have more than {MAX_LABELS:,} lines in all languages together")
+
+
+def decode_text(content: bytes) -> tuple[str, str]:
+    """Return the text, and a note if its encoding had to be guessed.
+
+    Raises:
+        DamagedFileError: the content is not text.
+    """
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if content.startswith(mark):
+            try:
+                return content.decode(encoding), ""
+            except UnicodeDecodeError as error:
+                raise DamagedFileError(f"is not valid {encoding.upper()}: {error.reason}") from None
+    if b"\0" in content:
+        raise DamagedFileError("is not a text file; save it as text in UTF-8")
+    try:
+        return content.decode("utf-8"), ""
+    except UnicodeDecodeError:
+        pass
+    try:
+        return content.decode("cp1252"), "is not UTF-8 and is read as Windows-1252; save it as UTF-8"
+    except UnicodeDecodeError:
+        return content.decode("latin-1"), "is not UTF-8 and is read as Latin-1; save it as UTF-8"
+
+
+def _of_lines(lines: Sequence[str]) -> list[str]:
+    """Return names of lines, ordered by the index that all of them state, if they do."""
+    filled = [line.strip() for line in lines if line.strip()]
+    first = [_split_index_first(line) for line in filled]
+    last = [_split_index_last(line) for line in filled]
+    for pairs, may_have_gaps in ((first, True), (last, False)):
+        numbered = dict(pair for pair in pairs if pair is not None)
+        if len(numbered) == len(filled) and _is_index(numbered, may_have_gaps):
+            return by_index(numbered)
+    return list(lines)
+
+
+def _split_index_first(line: str) -> tuple[int, str] | None:
+    """Split ``0 red``, ``0: red``, ``0,red`` or ``0. red``."""
+    match = _INDEX_FIRST.fullmatch(line) if len(line) <= MAX_NUMBERED_LINE else None
+    return None if match is None else (int(match[1]), match[2])
+
+
+def _split_index_last(line: str) -> tuple[int, str] | None:
+    """Split ``red 0``, ``red: 0`` or ``red,0``."""
+    match = _INDEX_LAST.search(line) if len(line) <= MAX_NUMBERED_LINE else None
+    if match is None:
+        return None
+    head = line[: match.start()]
+    name = head.rstrip(_SEPARATORS)
+    return (int(match[0]), name) if name and name != head else None
+
+
+def _is_index(numbered: Mapping[int, str], may_have_gaps: bool) -> bool:
+    """Return whether numbers beside names are their index, not a part of them.
+
+    ``2 doors, 4 doors`` and ``class 1, class 2`` are names: their numbers don't start at 0 or 1, or their words are
+    the same.
+    """
+    if not numbered or min(numbered) > 1:
+        return False
+    count = len(numbered)
+    limit = 10 * count + 100 if may_have_gaps else count + min(numbered)
+    distinct = len(set(numbered.values()))
+    return max(numbered) < limit and distinct * 2 > count
+
+
+def by_index(numbered: Mapping[int, str]) -> list[str]:
+    """Return names as a list, gaps empty.
+
+    Raises:
+        DamagedFileError: an index is negative or far above the number of names.
+    """
+    if not numbered:
+        return []
+    highest = max(numbered)
+    if min(numbered) < 0 or highest >= min(MAX_LABELS, 10 * len(numbered) + 100):
+        raise DamagedFileError(f"numbers its classes from {min(numbered)} to {highest}, with too many gaps")
+    return [numbered.get(index, "") for index in range(highest + 1)]
+
+
+def _of_csv(text: str) -> list[str]:
+    """Return names of a CSV file, with or without a line of column names."""
+    try:
+        rows = [row for row in csv.reader(text.splitlines()) if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise DamagedFileError(f"is not valid CSV: {error}") from None
+    if not rows:
+        return []
+    head = [cell.strip().casefold() for cell in rows[0]]
+    name_column = _first_of(_NAME_HEADERS, head)
+    if name_column is None:
+        lines = [f"{row[0]} {row[-1]}" if len(row) > 1 else row[0] for row in rows]
+        return _of_lines(lines)
+    index_column = _first_of(_INDEX_HEADERS, head)
+    names = [row[name_column].strip() if name_column < len(row) else "" for row in rows[1:]]
+    if index_column is None or index_column == name_column:
+        return names
+    numbered: dict[int, str] = {}
+    for row, name in zip(rows[1:], names, strict=True):
+        number = row[index_column].strip() if index_column < len(row) else ""
+        if not re.fullmatch(r"\d{1,7}", number) or int(number) in numbered:
+            return names
+        numbered[int(number)] = name
+    return by_index(numbered)
+
+
+def _first_of(choices: Sequence[str], head: Sequence[str]) -> int | None:
+    for choice in choices:
+        if choice in head:
+            return head.index(choice)
+    return None
+
+
+def _of_json(text: str) -> list[str]:
+    """Return names of a JSON list or object."""
+    if text.count(",") > 2 * MAX_LABELS:
+        raise DamagedFileError(f"has more than {MAX_LABELS:,} names")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"is not valid JSON: {str(error)[:200]}") from None
+    if isinstance(content, dict):
+        for key in _JSON_LISTS:
+            if isinstance(content.get(key), list | dict):
+                content = content[key]
+                break
+    names = _of_json_list(content) if isinstance(content, list) else _of_json_map(content)
+    if names is None:
+        raise DamagedFileError('must be a list of names, {"0": "name"} or {"name": 0}')
+    return names
+
+
+def _of_json_list(items: Sequence[Any]) -> list[str] | None:
+    """Return names of a list of texts, or of objects with a name and perhaps an index."""
+    if all(isinstance(item, str) for item in items):
+        return list(items)
+    if not all(isinstance(item, dict) for item in items):
+        return None
+    numbered: dict[int, str] = {}
+    for position, item in enumerate(items):
+        name = _first_value(item, _JSON_NAMES, str)
+        if name is None:
+            return None
+        index = _first_value(item, _JSON_NUMBERS, int)
+        numbered[position if index is None else index] = name
+    return by_index(numbered) if len(numbered) == len(items) else None
+
+
+def _first_value(item: Mapping[str, Any], keys: Sequence[str], kind: type) -> Any:
+    for key in keys:
+        if type(item.get(key)) is kind:
+            return item[key]
+    return None
+
+
+def _of_json_map(content: Any) -> list[str] | None:
+    """Return names of a map from index to name, or from name to index."""
+    if not isinstance(content, dict):
+        return None
+    numbered: dict[int, str] = {}
+    for key, value in content.items():
+        if isinstance(value, list) and value and isinstance(value[-1], str):
+            value = value[-1]  # Keras writes [WordNet number, name]
+        if re.fullmatch(r"\d{1,7}", key) and isinstance(value, str):
+            index, name = int(key), value
+        elif type(value) is int or (isinstance(value, str) and re.fullmatch(r"\d{1,7}", value)):
+            index, name = int(value), key
+        else:
+            return None
+        if index in numbered:
+            raise DamagedFileError(f"gives the index {index} to two names")
+        numbered[index] = name
+    return by_index(numbered)
+
+
+def _of_label_map(text: str) -> list[str]:
+    """Return names of a label map of TensorFlow's object detection: ``item { id: 1 name: 'cat' }``."""
+    lines = [line.partition("#")[0] if line.lstrip().startswith("#") else line for line in text.splitlines()]
+    numbered: dict[int, str] = {}
+    for item in _MAP_ITEM.finditer("\n".join(lines)):
+        fields: dict[str, str] = {}
+        for key, number, double, single in _MAP_FIELD.findall(item[1]):
+            fields[key] = number or double or single
+        name = fields.get("display_name") or fields.get("name")
+        if name is None or not fields.get("id", "").isdecimal():
+            raise DamagedFileError("has an item without id or name")
+        numbered[int(fields["id"])] = name
+    if not numbered:
+        raise DamagedFileError("has no item { id: 1 name: '...' }")
+    return by_index(numbered)
+
+
+def fit_to_classes(names: Sequence[str], classes: int) -> Sequence[str]:
+    """Return names that match a number of classes, if blank lines or numbers from 1 are the only difference.
+
+    Args:
+        classes: the number of scores; 1 stands for one score of two classes, 0 or less for an unknown number.
+    """
+    count = 2 if classes == 1 else classes
+    if count < 1 or len(names) == count:
+        return names
+    trimmed = list(names)
+    while trimmed and not trimmed[-1].strip():
+        trimmed.pop()
+    filled = [name for name in trimmed if name.strip()]
+    for candidate in (trimmed, trimmed[1:] if trimmed and not trimmed[0].strip() else [], filled):
+        if len(candidate) == count:
+            return candidate
+    return names

@@ -1,0 +1,351 @@
+"""The outputs of a classifier of rows: the winning classes, their scores, and the names of the score columns.
+
+Converters write a winner (``label``) beside the scores, whose columns have no names of their own. A column's number is
+a class name only if the graph says so: the classes of a model may be 10, 20 and 30, or -1 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.metadata import ClassOutput
+from pocketserve.tasks.base import AnswerOptions, Arrays
+from pocketserve.tasks.labels import Labels, label_of
+from pocketserve.tasks.model_facts import ModelFacts
+from pocketserve.tasks.ranking import TOP_K, Ranking, are_numbers, is_score_name, keys_of, ranking_of, ranking_of_output
+from pocketserve.tensors import Array, TensorSpec
+
+MAX_TARGETS = 1000
+_REAL = ("FP16", "FP32", "FP64")
+_NO_LABELS = (".keys", ".shapes", "class_labels")
+_COLUMN_PREFIXES = {"BYTES": "s", "INT64": "i"}
+"""Prefixes of the output names that sklearn-onnx gives to one score column each (``zipmap="columns"``)."""
+
+_OUTLIER_CLASSES = (("-1", "1"), ("0", "1"))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTarget:
+    """One target of a classifier: each row has one class of it.
+
+    Attributes:
+        name: its name; empty for the only target.
+        label: the output with the winning classes; None if the model has none.
+        scores: the output with all scores, one output for each column, or no output.
+        number: the position among several targets that share outputs.
+        count: the number of targets that share outputs.
+        classes: class names by score column as the graph shows them; None if it doesn't.
+        ranking: labels of the owner or of a file, and options for scores.
+        owner_names: whether the manifest names the labels, which then replace those of the graph.
+    """
+
+    name: str
+    label: TensorSpec | None
+    scores: tuple[TensorSpec, ...]
+    number: int
+    count: int
+    classes: ClassOutput | None
+    ranking: Ranking
+    owner_names: bool
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Return class names by the index of answers, as far as they are known before a run."""
+        own = self._graph_names(self._column_count())
+        return self._shown_names(own, self.ranking.labels.names)
+
+    @property
+    def problem(self) -> str:
+        """Return the fault of the labels; empty if there is none, or if the graph's own names are used."""
+        return self.ranking.problem if self.names is self.ranking.labels.names else ""
+
+    def table(self, run: Arrays, rows: int) -> TargetTable:
+        """Return the winners and the scores of all rows."""
+        winners = self._winners(run, rows)
+        scores = self._scores(run, rows)
+        columns = 0 if scores is None else scores.shape[1]
+        own = self.ranking.names_in(run) or self._graph_names(columns)
+        return TargetTable(self, winners, scores, own)
+
+    def shown_names(self, own: Sequence[str], language: str | None) -> Sequence[str]:
+        """Return the class names of an answer: the owner's, the model's own, or those of a file."""
+        return self._shown_names(own, self.ranking.labels.in_language(language))
+
+    def _shown_names(self, own: Sequence[str], labels: Sequence[str]) -> Sequence[str]:
+        if not labels or self.owner_names:
+            return labels or own
+        return labels if are_numbers(own) else own
+
+    def _column_count(self) -> int:
+        if len(self.scores) != 1:
+            return len(self.scores)
+        shape = self.scores[0].shape
+        return shape[-1] if len(shape) > 1 else 1
+
+    def _graph_names(self, columns: int) -> Sequence[str]:
+        """Return class names by column; empty if the graph doesn't show them for this number of columns."""
+        if self.classes is None or len(self.classes.targets) <= self.number:
+            return ()
+        names = self.classes.targets[self.number]
+        if not names:
+            return tuple(str(column) for column in range(max(columns, 0)))
+        return names if columns in (len(names), 0, 1, -1) else ()
+
+    def _winners(self, run: Arrays, rows: int) -> Sequence[str] | None:
+        if self.label is None:
+            return None
+        values = run[self.label.name]
+        if not rows or values.size != rows * self.count:
+            return None
+        column = values.reshape(rows, self.count)[:, self.number]
+        return [_text(value) for value in column.tolist()]
+
+    def _scores(self, run: Arrays, rows: int) -> Array | None:
+        if not self.scores:
+            return None
+        ranking = self.ranking if self.label is None else self.ranking._replace(labels=Labels())
+        if len(self.scores) > 1:
+            columns = [run[spec.name].reshape(-1) for spec in self.scores]
+            return ranking.rows(np.stack(columns, axis=1))
+        array = run[self.scores[0].name]
+        if self.count > 1:
+            array = _part_of_target(array, run.get(f"{self.scores[0].name}.shapes"), self.number, self.count)
+        if rows and array.size % rows == 0:
+            array = array.reshape(rows, -1)
+        return ranking.rows(array)
+
+
+@dataclass(frozen=True, eq=False)
+class TargetTable:
+    """The winners and the scores of all rows of one target."""
+
+    target: ClassTarget
+    winners: Sequence[str] | None  # of each row; None if the model has no such output
+    scores: Array | None  # [rows, columns]
+    own_names: Sequence[str]  # class names by column as the model gives them; empty if unknown
+
+    def best(self, row: int, options: AnswerOptions, more: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return ``{"label", "index", "score"}`` of the best classes of a row, the winner first."""
+        winner = None if self.winners is None else self.winners[row]
+        names = self.target.shown_names(self.own_names, options.language)
+        shift = self.target.ranking.options.label_offset
+        if self.scores is None:
+            index = self._column_of(winner, len(names))
+            return [{**more, "label": self._winner_name(winner, names, index), "index": index or 0}]
+        scores = self.scores[row]
+        if winner is not None and (len(scores) == 1 or not names):
+            index = self._column_of(winner, len(names))
+            label = self._winner_name(winner, names, index)
+            best = int(np.argmax(scores))
+            entries = [{**more, "label": label, "index": index or best, "score": float(scores[best])}]
+        else:
+            if self._is_reversed(scores, winner):
+                scores = scores[::-1]
+            order = self._order(scores, winner)
+            entries = [
+                {**more, "label": label_of(names, column + shift), "index": column, "score": float(scores[column])}
+                for column in order
+            ]
+        return self._chosen(entries, options)
+
+    def _chosen(self, entries: list[dict[str, Any]], options: AnswerOptions) -> list[dict[str, Any]]:
+        """Return the entries that a request asks for."""
+        default = self.target.ranking.options.threshold
+        threshold = default if options.threshold is None else options.threshold
+        floor = -np.inf if threshold is None else threshold
+        count = TOP_K if options.top_k is None else options.top_k
+        return [entry for entry in entries[:count] if entry["score"] >= floor and np.isfinite(entry["score"])]
+
+    def _is_reversed(self, scores: Array, winner: str | None) -> bool:
+        """Return whether two opposite decision values are in the wrong columns, as sklearn-onnx writes those of SVC."""
+        column = self._column_of(winner, len(scores))
+        if column is None or len(scores) != 2:
+            return False
+        return bool(scores[0] == -scores[1] and scores[column] < 0)
+
+    def _order(self, scores: Array, winner: str | None) -> list[int]:
+        """Return columns, the best first. The model's own winner comes before a higher score."""
+        lowest_wins = self.target.classes is not None and self.target.classes.lowest_wins
+        order: list[int] = np.argsort(scores if lowest_wins else -scores, kind="stable").tolist()
+        column = self._column_of(winner, len(scores))
+        if column is not None and column != order[0]:
+            order.remove(column)
+            order.insert(0, column)
+        return order
+
+    def _column_of(self, winner: str | None, count: int) -> int | None:
+        """Return the column of a class; None if it isn't known."""
+        if winner is None:
+            return None
+        for classes in (self.own_names, self.target.ranking.labels.names):
+            if winner in classes:
+                column = list(classes).index(winner)
+                return column if column < max(count, len(classes)) else None
+        for classes in _OUTLIER_CLASSES:
+            if winner in classes and count == len(classes):
+                return classes.index(winner)
+        return None
+
+    def _winner_name(self, winner: str | None, names: Sequence[str], column: int | None) -> str:
+        if column is not None and column < len(names):
+            return label_of(names, column)
+        return winner or ""
+
+
+def class_targets(facts: ModelFacts, task: str) -> list[ClassTarget]:
+    """Return what a classifier of rows answers for each row: usually one class, of several targets one of each.
+
+    Raises:
+        ModelLoadError: the model's outputs can't be told apart.
+    """
+    labels = [spec for spec in facts.outputs if _is_label(facts, spec)]
+    scores = [spec for spec in facts.outputs if spec.datatype in _REAL]
+    if not labels:
+        ranking = ranking_of(facts, "", task)
+        return [_target(facts, "", None, (ranking.spec,), ranking)]
+    if len(labels) > 1:
+        return _targets_of_pairs(facts, labels, scores, task)
+    count = _target_count(facts, labels[0])
+    if count > 1:
+        names = facts.manifest.target_names
+        if len(names) != count:
+            names = tuple(f"{labels[0].name}[{number}]" for number in range(count))
+        ranking = ranking_of_output(facts, (scores[0] if scores else labels[0]).name, task)
+        return [
+            _target(facts, name, labels[0], tuple(scores[:1]), ranking, number, count)
+            for number, name in enumerate(names)
+        ]
+    columns = _score_outputs(facts, scores, task)
+    ranking = ranking_of_output(facts, (columns[0] if columns else labels[0]).name, task)
+    return [_target(facts, "", labels[0], columns, ranking)]
+
+
+def answers_classes(facts: ModelFacts) -> bool:
+    """Return whether the outputs are those of a converted classifier of rows: winners beside scores."""
+    labels = [spec for spec in facts.outputs if _is_label(facts, spec)]
+    scores = [spec for spec in facts.outputs if spec.datatype in _REAL]
+    is_shown = any(_class_output(facts, spec) is not None or "label" in spec.name.casefold() for spec in labels)
+    return is_shown and bool(scores) and len(labels) == 1 and all(len(spec.shape) <= 2 for spec in scores)
+
+
+def _targets_of_pairs(
+    facts: ModelFacts, labels: Sequence[TensorSpec], scores: Sequence[TensorSpec], task: str
+) -> list[ClassTarget]:
+    """Return a target for each output of winners, with the output of scores in the same position."""
+    if scores and len(scores) != len(labels):
+        listed = ", ".join(spec.name for spec in facts.outputs)
+        raise ModelLoadError(
+            f"model.toml: task {task}: the model has {len(labels)} outputs of classes and {len(scores)} of scores "
+            f"({listed}); it needs as many of both"
+        )
+    names = facts.manifest.target_names
+    if len(names) != len(labels):
+        names = tuple(spec.name for spec in labels)
+    targets = []
+    for number, (name, label) in enumerate(zip(names, labels, strict=True)):
+        columns = tuple(scores[number : number + 1])
+        ranking = ranking_of_output(facts, (columns[0] if columns else label).name, task)._replace(labels=Labels())
+        targets.append(_target(facts, name, label, columns, ranking))
+    return targets
+
+
+def _target(
+    facts: ModelFacts,
+    name: str,
+    label: TensorSpec | None,
+    scores: tuple[TensorSpec, ...],
+    ranking: Ranking,
+    number: int = 0,
+    count: int = 1,
+) -> ClassTarget:
+    classes = None if label is None else _class_output(facts, label)
+    if classes is None and scores:
+        classes = _class_output(facts, scores[0])
+    if classes is None and len(scores) > 1 and label is not None:
+        classes = ClassOutput((_names_of_columns(label, scores),))
+    if count > 1:
+        ranking = ranking._replace(labels=Labels())
+    owner_names = facts.manifest.labels is not None and bool(ranking.labels.names)
+    return ClassTarget(name, label, scores, number, count, classes, ranking, owner_names)
+
+
+def _names_of_columns(label: TensorSpec, scores: Sequence[TensorSpec]) -> tuple[str, ...]:
+    """Return class names from output names, without sklearn-onnx's prefix."""
+    prefix = _COLUMN_PREFIXES.get(label.datatype, "")
+    names = [spec.name for spec in scores]
+    if prefix and all(name.startswith(prefix) and len(name) > 1 for name in names):
+        names = [name[1:] for name in names]
+    return tuple(names)
+
+
+def _class_output(facts: ModelFacts, spec: TensorSpec) -> ClassOutput | None:
+    """Return what the graph shows of an output, which the manifest may have renamed."""
+    own_name = spec.name.removesuffix(".values")
+    for name in (own_name, *spec.aliases):
+        if name in facts.class_outputs:
+            return facts.class_outputs[name]
+    return None
+
+
+def _is_label(facts: ModelFacts, spec: TensorSpec) -> bool:
+    """Return whether an output has the winning class of each row."""
+    if spec.datatype in _REAL or spec.quantization is not None or len(spec.shape) > 2:
+        return False
+    if spec.name.endswith(_NO_LABELS):
+        return False
+    if len(facts.outputs) > 1:
+        return True
+    graph_output = _class_output(facts, spec)
+    is_column = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[1] == 1)
+    return (graph_output is not None and graph_output.is_label) or spec.datatype == "BYTES" or is_column
+
+
+def _target_count(facts: ModelFacts, label: TensorSpec) -> int:
+    """Return the number of targets whose winners an output has."""
+    graph_output = _class_output(facts, label)
+    if graph_output is not None and graph_output.is_label and len(graph_output.targets) > 1:
+        return len(graph_output.targets)
+    is_wide = len(label.shape) == 2 and label.shape[0] != 1 and 1 < label.shape[1] <= MAX_TARGETS
+    return label.shape[1] if is_wide else 1
+
+
+def _score_outputs(facts: ModelFacts, scores: Sequence[TensorSpec], task: str) -> tuple[TensorSpec, ...]:
+    """Return the output of scores, or one output for each class."""
+    if len(scores) < 2:
+        return tuple(scores)
+    usual = [spec for spec in scores if is_score_name(spec.name) or keys_of(facts, spec.name)]
+    if len(usual) == 1:
+        return (usual[0],)
+    if all(len(spec.shape) == 1 or spec.shape[1:] == (1,) for spec in scores):
+        return tuple(scores)
+    return (ranking_of(facts, "", task).spec,)
+
+
+def _part_of_target(array: Array, shapes: Array | None, number: int, count: int) -> Array:
+    """Return the scores of one of several targets.
+
+    Args:
+        array: [targets, rows, classes], [rows, targets, classes], [rows, targets], or all in one dimension.
+        shapes: [targets, 2], if the targets differ in their number of classes.
+    """
+    if array.ndim == 1 and shapes is not None:
+        sizes = shapes.prod(axis=1)
+        start = int(sizes[:number].sum())
+        return array[start : start + int(sizes[number])].reshape(shapes[number])
+    if array.ndim == 3:
+        return array[number] if array.shape[0] == count else array[:, number]
+    return array.reshape(-1, count)[:, number : number + 1]
+
+
+def _text(value: object) -> str:
+    """Return a class as text: a float such as 1.0 as ``1``."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
