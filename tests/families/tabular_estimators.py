@@ -95,7 +95,7 @@ _CLASSIFIERS = (
     Estimator("BernoulliNB", "sklearn.naive_bayes", {"binarize": 1.0}),
     Estimator("DecisionTreeClassifier", "sklearn.tree", {"random_state": 0}),
     Estimator("MLPClassifier", "sklearn.neural_network", {"max_iter": 30, "random_state": 0}),
-    Estimator("LinearDiscriminantAnalysis", "sklearn.discriminant_analysis", {}),
+    Estimator("LinearDiscriminantAnalysis", "sklearn.discriminant_analysis", {"solver": "lsqr"}),
     Estimator("QuadraticDiscriminantAnalysis", "sklearn.discriminant_analysis", {}),
     Estimator("CalibratedClassifierCV", "sklearn.calibration", {"estimator": _linear_svc, "cv": 2}),
     Estimator("OneVsRestClassifier", "sklearn.multiclass", {"estimator": _logistic}),
@@ -163,3 +163,39 @@ def _boosted_to_onnx(model: Any, module: str, zipmap: bool | str | None) -> byte
     types = [("X", FloatTensorType([None, FEATURES]))]
     content: bytes = convert(model, initial_types=types, **options).SerializeToString()
     return content
+
+
+def named_columns() -> tuple[bytes, Any, list[list[Any]]]:
+    """Return a classifier with an input for each column, one of them texts, and rows to ask."""
+    from skl2onnx import to_onnx
+    from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    rows, numbers = table()
+    cells = np.empty((ROWS, 3), dtype=object)
+    cells[:, 0], cells[:, 2] = rows[:, 0].tolist(), rows[:, 1].tolist()
+    cells[:, 1] = np.array(["rome", "oslo", "bonn"])[np.arange(ROWS) % 2 + numbers % 2]
+    columns = ColumnTransformer([("numbers", StandardScaler(), [0, 2]), ("texts", OneHotEncoder(), [1])])
+    model = make_pipeline(columns, _logistic()).fit(cells, np.array(CLASSES["texts"])[numbers])
+    number, text = FloatTensorType([None, 1]), StringTensorType([None, 1])
+    types = [("age", number), ("city", text), ("pay", number)]
+    options = {id(model): {"zipmap": False}}
+    content = to_onnx(model, initial_types=types, options=options, target_opset=OPSETS).SerializeToString()
+    return content, model, cells[:TEST_ROWS].tolist()
+
+
+def texts() -> tuple[bytes, Any, list[str]]:
+    """Return a classifier of words, and texts to ask."""
+    from skl2onnx import to_onnx
+    from skl2onnx.common.data_types import StringTensorType
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import make_pipeline
+
+    known = ["good film", "bad film", "great good", "awful bad"] * 5
+    model = make_pipeline(TfidfVectorizer(), _logistic()).fit(known, ["liked", "disliked"] * 10)
+    types = [("text", StringTensorType([None, 1]))]
+    options = {id(model): {"zipmap": False}}
+    content = to_onnx(model, initial_types=types, options=options, target_opset=OPSETS).SerializeToString()
+    return content, model, ["good film", "awful", "good bad"]

@@ -8,6 +8,8 @@ from shlex import quote
 from pocketserve.messages import plural
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts
+from pocketserve.tasks.tabular.class_targets import answers_classes
+from pocketserve.tasks.tabular.tables import rows_of
 from pocketserve.tasks.vision.image_classification import class_count
 from pocketserve.tasks.vision.picture_input import takes_picture
 
@@ -59,9 +61,19 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
     outputs = {spec.name for spec in facts.outputs}
     if any(facts.beside(name) is not None for name in _TOKENIZERS) and (sign := _sign_of_text(facts))[1]:
         return f"a tokenizer lies beside it, and {sign[0]}:", sign[1]
-    if outputs >= {"label", "probabilities"} or any(output.endswith(".keys") for output in outputs):
-        return "it answers labels with their probabilities:", "tabular-classification"
+    is_map = any(output.endswith(".keys") for output in outputs)
+    if outputs >= {"label", "probabilities"} or is_map or _is_table_of_classes(facts):
+        return "it answers labels with their scores:", "tabular-classification"
     return "", ""
+
+
+def _is_table_of_classes(facts: ModelFacts) -> bool:
+    """Return whether rows go in, and the class of each row comes out beside scores."""
+    try:
+        rows_of(facts, "")
+    except ModelLoadError:
+        return False
+    return answers_classes(facts)
 
 
 def _sign_of_text(facts: ModelFacts) -> tuple[str, str]:

@@ -31,7 +31,7 @@ _OUTLIER_CLASSES = (("-1", "1"), ("0", "1"))
 
 @dataclass(frozen=True, eq=False)
 class ClassTarget:
-    """One target of a classifier: each row has one class of it.
+    """A target of a classifier: each row has one class of it.
 
     Attributes:
         name: its name; empty for the only target.
@@ -115,6 +115,9 @@ class ClassTarget:
         array = run[self.scores[0].name]
         if self.count > 1:
             array = _part_of_target(array, run.get(f"{self.scores[0].name}.shapes"), self.number, self.count)
+            # Converters fill up the columns of targets with fewer classes.
+            columns = len(self._graph_names(0)) or array.shape[-1]
+            array = array[..., :columns]
         if rows and array.size % rows == 0:
             array = array.reshape(rows, -1)
         return ranking.rows(array)
@@ -151,9 +154,9 @@ class TargetTable:
                 {**more, "label": label_of(names, column + shift), "index": column, "score": float(scores[column])}
                 for column in order
             ]
-        return self._chosen(entries, options)
+        return self._select(entries, options)
 
-    def _chosen(self, entries: list[dict[str, Any]], options: AnswerOptions) -> list[dict[str, Any]]:
+    def _select(self, entries: list[dict[str, Any]], options: AnswerOptions) -> list[dict[str, Any]]:
         """Return the entries that a request asks for."""
         default = self.target.ranking.options.threshold
         threshold = default if options.threshold is None else options.threshold

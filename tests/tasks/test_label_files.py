@@ -1,0 +1,197 @@
+"""Label files in the forms that tools and editors write."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketserve.formats import DamagedFileError
+from pocketserve.repository.sidecar_files import LABEL_FILES
+from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tasks.label_files import MAX_LABELS, check_line_count, fit_to_classes, parse_labels
+from pocketserve.tasks.labels import find_labels
+from pocketserve.tasks.selection import select_task
+from vision_models import facts
+
+COLOURS = ["red", "green", "blue"]
+
+FORMS: dict[str, tuple[str, bytes, list[str]]] = {
+    "one a line": ("labels.txt", b"red\ngreen\nblue\n", COLOURS),
+    "Windows line ends": ("labels.txt", b"red\r\ngreen\r\nblue\r\n", COLOURS),
+    "byte order mark": ("labels.txt", codecs.BOM_UTF8 + b"red\ngreen\nblue\n", COLOURS),
+    "UTF-16, little-endian": ("labels.txt", codecs.BOM_UTF16_LE + "rød\nblå\n".encode("utf-16-le"), ["rød", "blå"]),
+    "UTF-16, big-endian": ("labels.txt", codecs.BOM_UTF16_BE + "rød\nblå\n".encode("utf-16-be"), ["rød", "blå"]),
+    "UTF-32": ("labels.txt", "rød\nblå\n".encode("utf-32"), ["rød", "blå"]),
+    "index name": ("labels.txt", b"0 red\n1 green\n2 blue\n", COLOURS),
+    "index name, wide": ("labels.txt", b"0  light red\n1\tgreen\n2   blue\n", ["light red", "green", "blue"]),
+    "index: name": ("labels.txt", b"0: red\n1: green\n2:blue\n", COLOURS),
+    "index, name": ("labels.txt", b"0,red\n1,green\n2, blue\n", COLOURS),
+    "index. name": ("labels.txt", b"0. red\n1. green\n2) blue\n", COLOURS),
+    "index - name": ("labels.txt", b"0 - red\n1 - green\n2 - blue\n", COLOURS),
+    "tabs": ("labels.txt", b"0\tred\n1\tgreen\n2\tblue\n", COLOURS),
+    "name index": ("labels.txt", b"red 0\ngreen 1\nblue 2\n", COLOURS),
+    "name: index": ("labels.txt", b"red: 0\ngreen: 1\nblue: 2\n", COLOURS),
+    "name, index": ("labels.txt", b"red,2\ngreen,0\nblue,1\n", ["green", "blue", "red"]),
+    "another order": ("labels.txt", b"2 blue\n0 red\n1 green\n", COLOURS),
+    "leading zeros": ("labels.txt", b"000 red\n001 green\n002 blue\n", COLOURS),
+    "index and duplicates": ("labels.txt", b"0 crane\n1 maillot\n2 crane\n", ["crane", "maillot", "crane"]),
+    "gaps": ("labels.txt", b"0 red\n3 green\n", ["red", "", "", "green"]),
+    "blank lines between numbers": ("labels.txt", b"0 red\n\n1 green\n\n\n2 blue\n\n", COLOURS),
+    "duplicates": ("labels.txt", b"crane\nmaillot\ncrane\n", ["crane", "maillot", "crane"]),
+    "digits": ("labels.txt", b"0\n1\n2\n", ["0", "1", "2"]),
+    "years": ("labels.txt", b"1998\n1999\n2001\n", ["1998", "1999", "2001"]),
+    "years and makes": ("labels.txt", b"1998 Ford\n1999 Audi\n", ["1998 Ford", "1999 Audi"]),
+    "numbers of things": ("labels.txt", b"2 doors\n4 doors\n5 doors\n", ["2 doors", "4 doors", "5 doors"]),
+    "coins": ("labels.txt", b"1 euro\n2 euro\n5 euro\n", ["1 euro", "2 euro", "5 euro"]),
+    "numbered classes": ("labels.txt", b"class 0\nclass 1\nclass 2\n", ["class 0", "class 1", "class 2"]),
+    "numbers in some lines": ("labels.txt", b"0 red\ngreen\n2 blue\n", ["0 red", "green", "2 blue"]),
+    "a number twice": ("labels.txt", b"0 red\n0 green\n", ["0 red", "0 green"]),
+    "aircraft": ("labels.txt", b"Boeing 737\nAirbus 320\n", ["Boeing 737", "Airbus 320"]),
+    "synonyms": ("labels.txt", b"tench, Tinca tinca\ngoldfish\n", ["tench, Tinca tinca", "goldfish"]),
+    "empty": ("labels.txt", b"", []),
+    "JSON list": ("labels.json", b'["red", "green", "blue"]', COLOURS),
+    "JSON, index to name": ("labels.json", b'{"2": "blue", "0": "red", "1": "green"}', COLOURS),
+    "JSON, name to index": ("labels.json", b'{"blue": 2, "red": 0, "green": 1}', COLOURS),
+    "JSON, name to index as text": ("labels.json", b'{"blue": "1", "red": "0"}', ["red", "blue"]),
+    "JSON, digits": ("labels.json", b'{"1": "7", "0": "3"}', ["3", "7"]),
+    "JSON, Keras": ("labels.json", b'{"0": ["n01", "red"], "1": ["n02", "green"]}', ["red", "green"]),
+    "JSON, list within": ("labels.json", b'{"version": 1, "labels": ["red", "green"]}', ["red", "green"]),
+    "JSON, id2label": ("labels.json", b'{"id2label": {"1": "green", "0": "red"}}', ["red", "green"]),
+    "JSON, objects": ("labels.json", b'[{"id": 1, "name": "green"}, {"id": 0, "name": "red"}]', ["red", "green"]),
+    "JSON, byte order mark": ("labels.json", codecs.BOM_UTF8 + b'["red"]', ["red"]),
+    "CSV with names": ("labels.csv", b"index,name\n1,green\n0,red\n", ["red", "green"]),
+    "CSV, three columns": (
+        *("labels.csv", b'index,mid,display_name\n0,/m/1,"Child speech, kid"\n1,/m/2,Bark\n'),
+        ["Child speech, kid", "Bark"],
+    ),
+    "CSV without names": ("labels.csv", b'1,"green, dark"\n0,red\n', ["red", "green, dark"]),
+    "CSV, one column": ("labels.csv", b"label\nred\ngreen\n", ["red", "green"]),
+    "label map": (
+        "label_map.pbtxt",
+        b"item {\n  id: 1\n  name: 'red'\n}\n# item { id: 9 }\nitem {\n  name: \"/m/2\"\n  id: 2\n"
+        b'  display_name: "green"\n}\n',
+        ["", "red", "green"],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str) -> None:
+    name, content, expected = FORMS[form]
+
+    parsed = parse_labels(name, content)
+
+    assert parsed.names == expected and parsed.note == ""
+
+
+def test_an_older_encoding_is_read_with_a_note() -> None:
+    parsed = parse_labels("labels.txt", "röt\nblå\n“grön”\n".encode("cp1252"))
+
+    assert parsed.names == ["röt", "blå", "“grön”"]
+    assert parsed.note == "is not UTF-8 and is read as Windows-1252; save it as UTF-8"
+    assert parse_labels("labels.txt", b"r\xf6t\x81\n").note.startswith("is not UTF-8 and is read as Latin-1")
+
+
+FAULTS: dict[str, tuple[str, bytes, str]] = {
+    "binary": ("labels.txt", b"\x00\x01\x02", "is not a text file"),
+    "half a character": ("labels.txt", codecs.BOM_UTF16_LE + b"r\0e", "is not valid UTF-16"),
+    "broken JSON": ("labels.json", b"[", "is not valid JSON"),
+    "deep JSON": ("labels.json", b"[" * 100_000, "is not valid JSON"),
+    "a number": ("labels.json", b"5", "must be a list of names"),
+    "a list of numbers": ("labels.json", b"[1, 2]", "must be a list of names"),
+    "nested maps": ("labels.json", b'{"a": {"b": 0}}', "must be a list of names"),
+    "one index for two names": ("labels.json", b'{"red": 0, "green": 0}', "gives the index 0 to two names"),
+    "a huge index": ("labels.json", b'{"red": 9999999}', "too many gaps"),
+    "a negative index": ("labels.json", b'{"red": -1}', "too many gaps"),
+    "many names": ("labels.json", b"[" + b"1," * (2 * MAX_LABELS + 1) + b"1]", "has more than"),
+    "no items": ("label_map.pbtxt", b"nothing", "has no item"),
+    "an item without a name": ("label_map.pbtxt", b"item { id: 1 }", "has an item without id or name"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults(fault: str) -> None:
+    name, content, message = FAULTS[fault]
+
+    with pytest.raises(DamagedFileError, match=message):
+        parse_labels(name, content)
+
+
+@pytest.mark.parametrize("sign", [b" ", b"0", b"\t", b"item ", b"item {", b"0 a    ", b"\xc2\xa0"])
+@pytest.mark.parametrize("name", ["labels.txt", "labels.csv", "label_map.pbtxt"])
+def test_a_long_line_is_read_in_one_pass(name: str, sign: bytes) -> None:
+    """A pattern that tried again from each character wouldn't end on a megabyte."""
+    content = sign * (10**6 // len(sign)) + b"x"
+    with contextlib.suppress(DamagedFileError):
+        assert len(parse_labels(name, content).names) <= 1
+
+
+def test_lines_are_counted_before_they_are_split() -> None:
+    with pytest.raises(DamagedFileError, match="lines in all languages together"):
+        check_line_count([b"\n" * (MAX_LABELS + 1)])
+
+
+@pytest.mark.parametrize(
+    ("names", "classes", "expected"),
+    [
+        (["a", "b"], 2, ["a", "b"]),
+        (["a", "b", "", ""], 2, ["a", "b"]),
+        (["a", "", "b", ""], 2, ["a", "b"]),
+        (["a", "", "b"], 3, ["a", "", "b"]),
+        (["", "a", "b"], 2, ["a", "b"]),
+        (["", "a", "b"], 3, ["", "a", "b"]),
+        (["a", "b", ""], 1, ["a", "b"]),
+        (["a", "b", "c"], 2, ["a", "b", "c"]),
+        (["a", "b", ""], 0, ["a", "b", ""]),
+    ],
+)
+def test_blank_lines_and_numbers_from_one(names: list[str], classes: int, expected: list[str]) -> None:
+    assert list(fit_to_classes(names, classes)) == expected
+
+
+@pytest.mark.parametrize("name", LABEL_FILES)
+def test_usual_names_are_found(tmp_path: Path, name: str) -> None:
+    content: Any = "red\ngreen\n"
+    if name.endswith("json"):
+        content = json.dumps(["red", "green"])
+    elif name.endswith("pbtxt"):
+        content = "item { id: 1 name: 'red' } item { id: 2 name: 'green' }"
+
+    labels = find_labels(facts(tmp_path, {"s": (1, 2)}, files={name: content}))
+
+    assert list(labels.names) == ["red", "green"]
+
+
+def test_an_unreadable_file_beside_the_model_leaves_it_without_labels(tmp_path: Path) -> None:
+    model = facts(tmp_path, {"s": (1, 2)}, {"task": "image-classification"}, {"labels.json": "{"})
+    task = select_task(model)
+    (best, *_) = task.answer([{"s": np.float32([[0.1, 0.9]])}], AnswerOptions(), None)
+
+    assert best["label"] == "1"
+    assert len(model.notes) == 1
+    assert model.notes[0].startswith("the model has no class names: labels.json is not valid JSON")
+
+
+def test_an_unreadable_file_that_the_manifest_names_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"model\.toml: labels names names\.json, which is not valid JSON"):
+        find_labels(facts(tmp_path, {"s": (1, 2)}, {"labels": "names.json"}, {"names.json": "{"}))
+
+
+def test_one_score_and_two_labels_are_a_classifier(tmp_path: Path) -> None:
+    """The score is the probability of the second label, as Keras' binary classifiers give it."""
+    task = select_task(facts(tmp_path, {"s": (1, 1)}, files={"labels.txt": "cat\ndog\n\n"}))
+
+    assert task.name == "image-classification"
+    best = task.answer([{"s": np.float32([[0.75]])}], AnswerOptions(), None)[0]
+    assert best == {"label": "dog", "index": 1, "score": 0.75}
+
+
+def test_one_score_and_one_label_are_no_classifier(tmp_path: Path) -> None:
+    assert select_task(facts(tmp_path, {"s": (1, 1)}, files={"labels.txt": "cat\n"})).name == "tensors"
