@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tabular_estimators
-from tabular_estimators import (
+
+from families import tabular_estimators
+from families.tabular_estimators import (
     CLASSES,
     CLASSIFIERS,
     MULTI_TARGET_REGRESSORS,
@@ -22,7 +23,6 @@ from tabular_estimators import (
     table,
     to_onnx_bytes,
 )
-
 from pocketserve.api import predictions
 from pocketserve.api.messages import ApiRequest
 from pocketserve.cli.local import open_local

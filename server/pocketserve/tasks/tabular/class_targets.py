@@ -116,8 +116,8 @@ class ClassTarget:
         if self.count > 1:
             array = _part_of_target(array, run.get(f"{self.scores[0].name}.shapes"), self.number, self.count)
             # Converters fill up the columns of targets with fewer classes.
-            columns = len(self._graph_names(0)) or array.shape[-1]
-            array = array[..., :columns]
+            classes = len(self._graph_names(0)) or array.shape[-1]
+            array = array[..., :classes]
         if rows and array.size % rows == 0:
             array = array.reshape(rows, -1)
         return ranking.rows(array)
