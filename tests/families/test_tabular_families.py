@@ -107,7 +107,7 @@ def cases() -> Iterator[Any]:
                     yield pytest.param(estimator, kind, zipmap, id=f"{estimator.title}-{kind}-{zipmap}")
 
 
-@pytest.mark.parametrize(("estimator", "kind", "zipmap"), cases())
+@pytest.mark.parametrize(("estimator", "kind", "zipmap"), [*cases()])
 def test_classifiers(tmp_path: Path, estimator: Estimator, kind: str, zipmap: bool | str | None) -> None:
     rows, numbers = table(estimator.classes)
     classes = numbers if estimator.name == "XGBClassifier" else np.array(CLASSES[kind])[numbers]

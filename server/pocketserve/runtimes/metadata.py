@@ -118,6 +118,7 @@ class TensorMetadata(NamedTuple):
     content: Content | None = None
     process_units: tuple[ProcessUnit, ...] = ()
     associated_files: tuple[AssociatedFile, ...] = ()
+    unknown: tuple[str, ...] = ()  # what newer schemas add, such as ``process_unit_7``
 
     @property
     def normalization(self) -> Normalization | None:
@@ -159,6 +160,7 @@ class ModelMetadata(NamedTuple):
     outputs: tuple[TensorMetadata, ...] = ()
     associated_files: tuple[AssociatedFile, ...] = ()
     input_process_units: tuple[ProcessUnit, ...] = ()
+    unknown: tuple[str, ...] = ()  # process units of all inputs that newer schemas add
 
 
 def parse_properties(content: bytes) -> dict[str, str]:

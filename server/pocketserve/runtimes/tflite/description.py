@@ -108,6 +108,7 @@ def _model_metadata(root: FlatTable) -> metadata.ModelMetadata:
         outputs=graph.tables(3, _tensor),
         associated_files=files + graph.tables(4, _file),
         input_process_units=_units(graph, 5),
+        unknown=_unknown_units(graph, 5),
     )
 
 
@@ -115,7 +116,11 @@ def _tensor(table: FlatTable) -> metadata.TensorMetadata:
     """TensorMetadata: 0 name, 1 description, 3 content, 4 process units, 6 files."""
     content = table.table(3)
     meaning = None if content is None else _content(content)
-    return metadata.TensorMetadata(table.text(0), table.text(1), meaning, _units(table, 4), table.tables(6, _file))
+    unknown = _unknown_units(table, 4)
+    if content is not None and (number := content.integer(0, "B")) and number not in _PROPERTIES:
+        unknown = (f"content_{number}", *unknown)
+    units, files = _units(table, 4), table.tables(6, _file)
+    return metadata.TensorMetadata(table.text(0), table.text(1), meaning, units, files, unknown)
 
 
 def _file(table: FlatTable) -> metadata.AssociatedFile:
@@ -154,6 +159,12 @@ _PROPERTIES: dict[int, tuple[str, Callable[[FlatTable], metadata.Properties]]] =
 def _units(table: FlatTable, number: int) -> tuple[metadata.ProcessUnit, ...]:
     """Return the process units in a field, without those of newer schemas."""
     return tuple(unit for unit in table.tables(number, _unit) if unit is not None)
+
+
+def _unknown_units(table: FlatTable, number: int) -> tuple[str, ...]:
+    """Return names of process units of newer schemas."""
+    kinds = table.tables(number, lambda unit: unit.integer(0, "B"))
+    return tuple(f"process_unit_{kind}" for kind in kinds if kind and kind not in _OPTIONS)
 
 
 def _unit(table: FlatTable) -> metadata.ProcessUnit | None:

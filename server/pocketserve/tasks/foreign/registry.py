@@ -15,8 +15,10 @@ from pocketserve.tasks.foreign import (
     preprocessor_config,
     sentence_files,
     teachable_machine,
+    tflite_metadata,
     tokenizer_files,
     ultralytics,
+    windows_ml,
 )
 from pocketserve.tasks.foreign.keys import ForeignFile, check_keys
 from pocketserve.tasks.model_facts import MetadataError, ModelFacts
@@ -36,6 +38,8 @@ TABLES: tuple[ForeignFile, ...] = (
     sentence_files.TRANSFORMER,
     *sentence_files.DENSE,
     *sentence_files.NORMALIZE,
+    windows_ml.TABLE,
+    tflite_metadata.TABLE,
 )
 
 
@@ -75,6 +79,8 @@ def _content(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
 
     It is empty if the file is another tool's, or if it is missing or damaged, which the task that needs it reports.
     """
+    if table is tflite_metadata.TABLE:
+        return tflite_metadata.content_of(facts.metadata)
     if table.is_inside:
         content: dict[str, Any] = dict(facts.properties)
     else:
