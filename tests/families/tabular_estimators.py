@@ -196,6 +196,6 @@ def texts() -> tuple[bytes, Any, list[str]]:
     known = ["good film", "bad film", "great good", "awful bad"] * 5
     model = make_pipeline(TfidfVectorizer(), _logistic()).fit(known, ["liked", "disliked"] * 10)
     types = [("text", StringTensorType([None, 1]))]
-    options = {id(model): {"zipmap": False}}
+    options = {id(model): {"zipmap": False}, TfidfVectorizer: {"locale": "C"}}
     content = to_onnx(model, initial_types=types, options=options, target_opset=OPSETS).SerializeToString()
     return content, model, ["good film", "awful", "good bad"]

@@ -108,7 +108,7 @@ def test_an_output_whose_normalisation_changes_nothing() -> None:
     unit = metadata.Normalization((0.0,), (1.0,))
     output = metadata.TensorMetadata("s", process_units=(unit,))
 
-    content = tflite_metadata.content_of(metadata.ModelMetadata(outputs=(output,)))
+    content = tflite_metadata.process_units_of(metadata.ModelMetadata(outputs=(output,)))
 
     assert check_keys(tflite_metadata.TABLE, content) == ((), ())
 

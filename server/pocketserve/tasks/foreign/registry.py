@@ -80,7 +80,7 @@ def _content(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
     It is empty if the file is another tool's, or if it is missing or damaged, which the task that needs it reports.
     """
     if table is tflite_metadata.TABLE:
-        return tflite_metadata.content_of(facts.metadata)
+        return tflite_metadata.process_units_of(facts.metadata)
     if table.is_inside:
         content: dict[str, Any] = dict(facts.properties)
     else:

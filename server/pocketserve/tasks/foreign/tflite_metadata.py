@@ -34,7 +34,7 @@ TABLE = ForeignFile(
 )
 
 
-def content_of(metadata: ModelMetadata) -> dict[str, Any]:
+def process_units_of(metadata: ModelMetadata) -> dict[str, Any]:
     """Return the process units of all inputs and outputs, by their positions."""
     inputs = {str(number): _units_of(tensor) for number, tensor in enumerate(metadata.inputs)}
     shared = TensorMetadata("", process_units=metadata.input_process_units, unknown=metadata.unknown)
