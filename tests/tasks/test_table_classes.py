@@ -66,7 +66,7 @@ def ask(path: Path, body: Any, manifest: str = CLASSIFIER, **query: str) -> list
     (path.parent / "model.toml").write_text(manifest)
     service, name, _ = open_local(str(path), None)
     try:
-        content = json.dumps(body).encode()
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = ApiRequest(path={"model": name}, query=query, body=memoryview(content))
         answer: list[dict[str, Any]] = predictions.document(predictions.ask(service, request))["predictions"]
         return answer
@@ -308,6 +308,19 @@ def test_a_map_by_class(tmp_path: Path, classes: list[Any]) -> None:
     assert [entry["score"] for entry in answer] == [3.0, 2.0, 1.0]
 
 
+def test_a_map_whose_classes_are_not_sorted(tmp_path: Path) -> None:
+    """The index is the model's own, in the answer as in the description."""
+    path = zip_map(tmp_path / "m" / "m.onnx", ["c", "a", "b"])
+
+    answer = ask(path, [1, 3, 2])
+
+    assert [(entry["label"], entry["index"], entry["score"]) for entry in answer] == [
+        *(("a", 1, 3.0), ("b", 2, 2.0), ("c", 0, 1.0)),
+    ]
+    named = ask(path, [1, 3, 2], f'{CLASSIFIER}labels = ["first", "second", "third"]\n')
+    assert labels_of(named) == ["second", "third", "first"]
+
+
 def test_a_model_with_winners_only(tmp_path: Path) -> None:
     nodes = [
         node("ArgMax", ["X"], ["number"], axis=1, keepdims=0),
@@ -377,6 +390,23 @@ def matrix(path: Path) -> Path:
     weights = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     nodes = [node("MatMul", ["X", "W"], ["variable"])]
     return save(path, nodes, [("X", "f", ["n", 2])], [("variable", "f", ["n", 3])], W=weights)
+
+
+def test_rows_by_feature_name(tmp_path: Path) -> None:
+    """JSON and CSV reach the columns of a model with an input for each, texts too."""
+    nodes = [
+        node("Cast", ["age"], ["age_f"], to=1),
+        ml("LabelEncoder", ["city"], ["city_f"], keys_strings=["oslo", "rome"], values_floats=[0.0, 10.0]),
+        node("Add", ["age_f", "city_f"], ["variable"]),
+    ]
+    inputs = [("age", "i", ["n", 1]), ("city", "s", ["n", 1])]
+    path = save(tmp_path / "m" / "m.onnx", nodes, inputs, [("variable", "f", ["n", 1])])
+
+    assert ask(path, {"city": "rome", "age": 3}, REGRESSION) == [{"name": "variable", "value": 13.0}]
+    rows = [{"city": "rome", "age": 3}, {"city": "oslo", "age": 4}]
+    expected = [{"row": 0, "name": "variable", "value": 13.0}, {"row": 1, "name": "variable", "value": 4.0}]
+    assert ask(path, rows, REGRESSION) == expected
+    assert ask(path, b"city,age\nrome,3\noslo,4\n", REGRESSION) == expected
 
 
 def test_values_by_row_and_target(tmp_path: Path) -> None:

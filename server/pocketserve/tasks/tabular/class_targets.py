@@ -68,9 +68,15 @@ class ClassTarget:
         """Return the winners and the scores of all rows."""
         winners = self._winners(run, rows)
         scores = self._scores(run, rows)
-        columns = 0 if scores is None else scores.shape[1]
-        own = self.ranking.names_in(run) or self._graph_names(columns)
-        return TargetTable(self, winners, scores, own)
+        if scores is None:
+            return TargetTable(self, winners, None, self._graph_names(0))
+        if len(scores) != rows:
+            winners = None  # the model answers other rows than it was asked
+        keys, own = self.ranking.names_in(run), self._graph_names(scores.shape[1])
+        if keys and sorted(keys) == sorted(own):
+            # The keys of a map are sorted, the model's classes need not be.
+            scores = scores[:, [list(keys).index(name) for name in own]]
+        return TargetTable(self, winners, scores, own or keys)
 
     def shown_names(self, own: Sequence[str], language: str | None) -> Sequence[str]:
         """Return the class names of an answer: the owner's, the model's own, or those of a file."""
@@ -132,11 +138,17 @@ class TargetTable:
     scores: Array | None  # [rows, columns]
     own_names: Sequence[str]  # class names by column as the model gives them; empty if unknown
 
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        if self.scores is not None:
+            return len(self.scores)
+        return 0 if self.winners is None else len(self.winners)
+
     def best(self, row: int, options: AnswerOptions, more: dict[str, Any]) -> list[dict[str, Any]]:
         """Return ``{"label", "index", "score"}`` of the best classes of a row, the winner first."""
         winner = None if self.winners is None else self.winners[row]
         names = self.target.shown_names(self.own_names, options.language)
-        shift = self.target.ranking.options.label_offset
+        shift = 0 if names is self.own_names else self.target.ranking.options.label_offset
         if self.scores is None:
             index = self._column_of(winner, len(names))
             return [{**more, "label": self._winner_name(winner, names, index), "index": index or 0}]
@@ -273,6 +285,8 @@ def _target(
         classes = ClassOutput((_names_of_columns(label, scores),))
     if count > 1:
         ranking = ranking._replace(labels=Labels())
+    if scores:
+        ranking = ranking._replace(keys=keys_of(facts, scores[0].name))
     owner_names = facts.manifest.labels is not None and bool(ranking.labels.names)
     return ClassTarget(name, label, scores, number, count, classes, ranking, owner_names)
 

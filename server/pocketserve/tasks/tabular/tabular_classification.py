@@ -44,8 +44,10 @@ class TabularClassification(TableTask):
         """
         tables = [target.table(runs[0], context) for target in self._targets]
         answer: Answer = []
-        for row in range(context):
+        for row in range(max(map(len, tables))):
             for table in tables:
+                if row >= len(table):
+                    continue
                 more: dict[str, Any] = {"row": row} if context > 1 else {}
                 if len(tables) > 1:
                     more["name"] = table.target.name
