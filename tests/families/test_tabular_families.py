@@ -97,13 +97,15 @@ def check_scores(answer: Sequence[dict[str, Any]], expected: Any, classes: Seque
 
 
 def cases() -> Iterator[Any]:
-    """Every classifier with each kind of classes and of output."""
+    """Every classifier of three classes with each kind of classes and of output, and of two with texts."""
     for estimator in CLASSIFIERS:
-        kinds = ("integers",) if estimator.name == "XGBClassifier" else tuple(CLASSES)
-        zipmaps = (None, False, "columns") if estimator.zipmap else (None,)
+        kinds = tuple(CLASSES) if estimator.classes > 2 else ("texts",)
+        if estimator.name == "XGBClassifier":
+            kinds = kinds[:1]
         for kind in kinds:
-            for zipmap in zipmaps:
-                if zipmap != "columns" or estimator.module != "lightgbm":
+            for zipmap in (None, False, "columns") if estimator.zipmap else (None,):
+                is_rare = zipmap == "columns" and (kind == "from one" or estimator.module == "lightgbm")
+                if not is_rare:
                     yield pytest.param(estimator, kind, zipmap, id=f"{estimator.title}-{kind}-{zipmap}")
 
 

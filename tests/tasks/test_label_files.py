@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from pocketserve.formats import DamagedFileError
 from pocketserve.repository.sidecar_files import LABEL_FILES
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.label_files import MAX_LABELS, check_line_count, fit_to_classes, parse_labels
 from pocketserve.tasks.labels import find_labels
@@ -167,6 +169,18 @@ def test_usual_names_are_found(tmp_path: Path, name: str) -> None:
     labels = find_labels(facts(tmp_path, {"s": (1, 2)}, files={name: content}))
 
     assert list(labels.names) == ["red", "green"]
+
+
+def test_a_label_map_of_a_tflite_detector(tmp_path: Path) -> None:
+    """Its ids begin at 1, the classes of TFLite's detection operator at 0."""
+    outputs = {"boxes": (1, 10, 4), "classes": (1, 10), "scores": (1, 10), "count": (1,)}
+    items = "item { id: 1 name: 'red' } item { id: 2 name: 'green' }"
+    model = facts(tmp_path, outputs, files={"label_map.pbtxt": items})
+    kind = next(kind for kind in FORMATS if kind.name == "tflite")
+    tflite = dataclasses.replace(model, version=model.version._replace(format=kind._replace(metadata=None)), cache={})
+
+    assert list(find_labels(model).names) == ["", "red", "green"]
+    assert list(find_labels(tflite).names) == ["red", "green"]
 
 
 def test_an_unreadable_file_beside_the_model_leaves_it_without_labels(tmp_path: Path) -> None:

@@ -95,8 +95,20 @@ def _of_file_beside(facts: ModelFacts) -> Sequence[str]:
         else:
             if parsed.note:
                 _add_note(facts, f"{name} {parsed.note}")
-            return fit_to_classes(parsed.names, _class_count(facts))
+            return _fitted(facts, name, parsed.names)
     return ()
+
+
+def _fitted(facts: ModelFacts, name: str, names: Sequence[str]) -> Sequence[str]:
+    """Return the names of a file by the model's class numbers.
+
+    TensorFlow's label maps begin at 1, TFLite's detection operator at 0. Source: tensorflow/models,
+    research/object_detection/export_tflite_graph_tf2.py.
+    """
+    begins_at_one = name.endswith(".pbtxt") and len(names) > 0 and not names[0]
+    if begins_at_one and facts.version.format.name == "tflite" and len(facts.outputs) == 4:
+        return names[1:]
+    return fit_to_classes(names, _class_count(facts))
 
 
 def _class_count(facts: ModelFacts) -> int:
@@ -144,7 +156,6 @@ def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[
         check_line_count(list(contents.values()))
     except DamagedFileError as error:
         raise ModelLoadError(f"model.toml: {error}") from None
-    classes = _class_count(facts)
     labels: dict[str, Sequence[str]] = {}
     for name, content in contents.items():
         try:
@@ -153,7 +164,7 @@ def _read_labels(facts: ModelFacts, folder: Path, names: Sequence[str]) -> dict[
             raise ModelLoadError(f"model.toml: labels names {name}, which {error}") from None
         if parsed.note:
             _add_note(facts, f"{name} {parsed.note}")
-        labels[name] = fit_to_classes(parsed.names, classes)
+        labels[name] = _fitted(facts, name, parsed.names)
     return labels
 
 
