@@ -147,6 +147,8 @@ FORBIDDEN = {
     "pocketserve.inference.run": ["pocketserve.inference.operations", "pocketserve.inference.call"],
     "pocketserve.inference.validate": ["pocketserve.inference.operations", "pocketserve.inference.call"],
     "pocketserve.service": [*HTTP, "pocketserve.api", "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
+    "pocketserve.local": [*HTTP, "pocketserve.server", "pocketserve.cli"],
+    "pocketserve.testing": [*HTTP, *API, "pocketserve.server", "pocketserve.cli"],
     "pocketserve.api": [*HTTP, "pocketserve.server", "pocketserve.cli", "pocketserve_client"],
     "pocketserve.scaleout": ["flask", "werkzeug", "pocketserve.tasks", "pocketserve.convert", "pocketserve_client"],
     "pocketserve.transports.socket": ["flask", "werkzeug", "waitress", "pocketserve.transports.http"],

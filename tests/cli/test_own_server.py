@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from conftest import MODELS
-from pocketserve.cli.own_server import own_server
+from pocketserve.local.own_server import own_server
 from pocketserve_client import Client
 
 LIMIT_S = 120.0
 KILLED = (
-    "import os, sys; from pathlib import Path; from pocketserve.cli.own_server import own_server\n"
+    "import os, sys; from pathlib import Path; from pocketserve.local.own_server import own_server\n"
     "with own_server(Path(sys.argv[1])) as server:\n"
     "    print(server.http, flush=True); os.kill(os.getpid(), 9)\n"
 )

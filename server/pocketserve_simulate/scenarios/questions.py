@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pocketserve.cli.own_server import own_server
+from pocketserve.local.own_server import own_server
 from pocketserve.tensors import Array
 from pocketserve_client import Client, ServerError
 from pocketserve_simulate.scenarios.scenario import PICTURES, ScenarioError, Stream

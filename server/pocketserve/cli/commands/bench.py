@@ -16,9 +16,9 @@ from pocketserve.cli.folder.models_folder import add_folder_option
 from pocketserve.cli.local import open_local, quiet_frameworks
 from pocketserve.cli.measurement import interleave, load_now, load_warning
 from pocketserve.cli.output import human_bytes, print_json, print_text, print_wide_table, printable
-from pocketserve.cli.own_server import own_server
 from pocketserve.cli.progress import Progress
 from pocketserve.engine.device.processes import descendants_of
+from pocketserve.local.own_server import own_server
 from pocketserve.messages import plural
 
 WARM_UP = 10

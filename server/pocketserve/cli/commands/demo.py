@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli.output import print_table, print_text
-from pocketserve.cli.own_server import own_server
 from pocketserve.config import embedded_models_dir
+from pocketserve.local.own_server import own_server
 
 if TYPE_CHECKING:
     from pocketserve_client import Client

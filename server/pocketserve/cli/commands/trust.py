@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.folder.models_folder import add_folder_option
-from pocketserve.cli.local import is_model_path, open_local
+from pocketserve.cli.local import open_local
 from pocketserve.cli.output import confirm, print_json, print_table, print_text, printable
 from pocketserve.config import STATE_VARIABLE, load_config
+from pocketserve.local.opening import is_model_path
 
 if TYPE_CHECKING:
     from pocketserve.service import Service

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from pocketserve.cli import CommandError
 from pocketserve.cli.output import human_bytes
-from pocketserve.config import embedded_models_dir, load_config, variable_of
+from pocketserve.config import embedded_models_dir, load_config
+from pocketserve.local.opening import ModelPathError, served_folder
 from pocketserve.state.folder_lock import acquire_lock, remove_tree
 
 if TYPE_CHECKING:
@@ -30,23 +31,15 @@ SPARE_BYTES = 256 << 20  # left free on the disk: apps and the system write to i
 
 
 def find_folder(models_dir: str | None) -> Path:
-    """Return the models folder: the option's, else the setting's, else the one that a server of this user serves.
-
-    Where none is named and none is served, it is the folder of the embedded models. They give way to another one.
+    """Return the models folder, see :func:`~pocketserve.local.opening.served_folder`.
 
     Raises:
         CommandError: several are served.
     """
-    from pocketserve.state.run_lock import running_servers
-
-    config = load_config({"models_dir": models_dir})
-    folder = config.models_dir.absolute()
-    if models_dir is not None or variable_of("models_dir") in os.environ:
-        return folder
-    served = {run.models_dir for run in running_servers(config.state_dir)} - {"", str(folder)}
-    if len(served) > 1:
-        raise CommandError(f"several folders are served; {NAME_FOLDER}")
-    return Path(*served) if served else folder
+    try:
+        return served_folder(models_dir)
+    except ModelPathError as error:
+        raise CommandError(f"{error}; {NAME_FOLDER}") from None
 
 
 def choose_folder(models_dir: str | None, *, make: bool = False) -> Path:

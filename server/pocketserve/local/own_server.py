@@ -1,4 +1,4 @@
-"""A server process for one command: on free ports, with its own token, ended with the command however that ends."""
+"""A server process of its own: on free ports, with its own token. It ends with the program, however that ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pocketserve.cli import CommandError
 from pocketserve.engine.device.signals import uninterrupted
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+
+
+class OwnServerError(Exception):
+    """The server did not start; the text is one sentence."""
 
 
 class OwnServer(NamedTuple):
@@ -65,5 +68,5 @@ def _await_ready(process: subprocess.Popen[bytes], ready: Path) -> Any:
             process.wait(0.02)
         except subprocess.TimeoutExpired:
             continue
-        raise CommandError("the server ended before it was ready; its message stands above")
-    raise CommandError(f"the server was not ready within {START_TIMEOUT_S:g} s")
+        raise OwnServerError("the server ended before it was ready; its message stands above")
+    raise OwnServerError(f"the server was not ready within {START_TIMEOUT_S:g} s")
