@@ -11,7 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
-from pocketserve.cli.output import printable
+from pocketserve.cli import NARROW
+from pocketserve.cli.output import printable, terminal_columns
 from pocketserve.config import STATE_VARIABLE, Config, unknown_variables
 
 CHUNK: Final = 1000
@@ -81,13 +82,18 @@ class JsonLogFormatter(logging.Formatter):
         return json.dumps(fields)
 
 
+def _line_formatter() -> LogFormatter:
+    """Return the formatter of lines; on a phone's terminal, the date would fill most of each."""
+    is_narrow = terminal_columns(2) < NARROW
+    return LogFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S" if is_narrow else None)
+
+
 def prepare_process(config: Config) -> None:
     """Set up what a process that serves has once: its log, with what is odd about the settings, and one variable."""
     # For what knows no settings, such as runtimes and the processes of trials: they look in the same folder.
     os.environ[STATE_VARIABLE] = str(config.state_dir.absolute())
     handler = LogHandler(sys.stderr) if sys.stderr is not None else logging.NullHandler()
-    as_json = config.log_format == "json"
-    handler.setFormatter(JsonLogFormatter() if as_json else LogFormatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(JsonLogFormatter() if config.log_format == "json" else _line_formatter())
     level = config.log_level.upper()
     # Other packages' debugging is not for those who use this one: Pillow tells each chunk of a picture.
     logging.basicConfig(level="INFO" if level == "DEBUG" else level, handlers=[handler])

@@ -168,6 +168,11 @@ def print_text(text: str, indent: str = "", *, mark: str = "", stream: TextIO | 
         _print_painted(_paint(mark, stream) + lines[len(mark) :], stream)
 
 
+def print_indented(text: str) -> None:
+    """Print a text that is set off from the line above, broken between words where the terminal is narrower."""
+    print(_wrapped(printable(text), INDENT, INDENT, _columns(sys.stdout)))
+
+
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> None:
     """Print columns as wide as their widest cell: numbers to the right, the rest to the left.
 

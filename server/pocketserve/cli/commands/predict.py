@@ -11,6 +11,7 @@ import json
 import re
 import secrets
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ ABOUT_INPUT = frozenset(
 """Codes of errors that another input may not have."""
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+VIEWER = "termux-open"  # of termux-tools, which every Termux has
 MAX_STEM = 100  # characters of an input's name in that of its picture
 MAX_ROWS = 50
 ROUNDING = 1e-3  # of a probability, in half precision
@@ -301,7 +303,9 @@ def _print_answer(answer: dict[str, Any]) -> None:
     else:
         print("Nothing scores above the threshold.")
     if "saved" in answer:
-        print(f"The picture with the answer drawn on it is in {printable(answer['saved'])}")
+        print_text(f"The picture with the answer drawn on it is in {printable(answer['saved'])}")
+        if shutil.which(VIEWER) is not None:  # a command is one line, so that it can be copied
+            print(f"Look at it: {VIEWER} {printable(shlex.quote(answer['saved']))}")
 
 
 def _print_assumed(answer: dict[str, Any], reported: set[str]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pocketserve.cli import EXIT_DONE, EXIT_FAILED, CommandError
 from pocketserve.cli.folder.models_folder import add_folder_option
 from pocketserve.cli.local import open_local
-from pocketserve.cli.output import confirm, print_json, print_table, print_text, printable
+from pocketserve.cli.output import INDENT, confirm, print_indented, print_json, print_text, printable
 from pocketserve.config import STATE_VARIABLE, load_config
 from pocketserve.local.opening import is_model_path
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pocketserve.service import Service
     from pocketserve.trust.code_parts import CodePart
     from pocketserve.trust.store import TrustStore
+
+
+SHOWN_DIGITS = 12  # of a SHA-256
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -101,7 +104,7 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
         documents = [{"name": p.name, "key": p.key, "sha256": p.digest, "effect": p.effect} for p in parts]
         print_json([d | {"added": part in missing} for d, part in zip(documents, parts, strict=True)])
     elif missing:
-        print(f"Trusted. `pocketserve trust --revoke {printable(shlex.quote(options.model))}` takes it back.")
+        print_text(f"Trusted. `pocketserve trust --revoke {printable(shlex.quote(options.model))}` takes it back.")
     return EXIT_DONE
 
 
@@ -116,12 +119,14 @@ def _is_left(service: Service, parts: Sequence[CodePart]) -> bool:
 
 def _print_parts(name: str, parts: Sequence[CodePart], missing: Sequence[CodePart]) -> None:
     if not parts:
-        print(f"{printable(name)} holds no code: there is nothing to trust.")
+        print_text(f"{printable(name)} holds no code: there is nothing to trust.")
         return
-    rows = [[part.name, part.effect, part.digest[:16], "asked" if part in missing else "trusted"] for part in parts]
-    print_table(["CODE", "WHAT IT DOES", "SHA-256", ""], rows)
+    for part in parts:
+        state = "asked" if part in missing else "trusted"
+        _print_record(f"{part.name}: {state}, {part.digest[:SHOWN_DIGITS]}", part.effect)
     if missing:
-        print("\nIt runs with your rights: it can read, change and send whatever you can.")
+        print()
+        print_text("It runs with your rights: it can read, change and send whatever you can.")
 
 
 def _list(store: TrustStore, options: argparse.Namespace) -> int:
@@ -131,12 +136,16 @@ def _list(store: TrustStore, options: argparse.Namespace) -> int:
     elif not consents:
         print_text("No code is trusted but that of the embedded models.")
     else:
-        rows = []
         for key, consent in consents.items():
             day = time.strftime("%Y-%m-%d", time.localtime(consent.given))
-            rows.append([consent.model, key, consent.digest[:16], day])
-        print_table(["MODEL", "CODE", "SHA-256", "SINCE"], rows)
+            _print_record(f"{consent.model}: {day}, {consent.digest[:SHOWN_DIGITS]}", key)
     return EXIT_DONE
+
+
+def _print_record(title: str, text: str) -> None:
+    """Print a title and a text below it: a phone's terminal has no room for a table."""
+    print_text(printable(title), indent=INDENT)
+    print_indented(printable(text))
 
 
 def _revoke(store: TrustStore, options: argparse.Namespace) -> int:
@@ -156,5 +165,7 @@ def _revoke(store: TrustStore, options: argparse.Namespace) -> int:
     if options.json:
         print_json(keys)
     else:
-        print(f"No longer trusted: {', '.join(map(printable, keys))}")
+        print_text("No longer trusted:")
+        for key in keys:
+            print_indented(printable(key))
     return EXIT_DONE
