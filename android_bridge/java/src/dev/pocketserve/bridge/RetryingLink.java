@@ -5,10 +5,11 @@ import java.util.Random;
 /**
  * Retries calls to a server that was there and is gone: it may be starting again. Only for calls that may be made
  * twice, and only for a while. Where a proxy says that it has lost the server, only inference is repeated: what else
- * gets such an answer may have come to a stranger. The links below repeat at once, for connections that had merely
+ * gets such an answer may have come to a stranger. So it is where a server says that it ends. The links below repeat at once, for connections that had merely
  * grown old.
  */
 final class RetryingLink implements Link {
+    private static final String SHUTTING_DOWN = "SHUTTING_DOWN";
     private final Link link;
     private final int reconnectMs;
     private final Clock clock;
@@ -47,7 +48,7 @@ final class RetryingLink implements Link {
     private Answer attempt(Request request, Deadline deadline, Cancellation cancellation) throws PocketServeException {
         Answer answer = link.exchange(request, deadline, cancellation);
         PocketServeException refusal = request.mayFallBack() ? answer.temporaryRefusal() : null;
-        if (refusal != null && isLostBehindProxy(refusal)) {
+        if (refusal != null && (isLostBehindProxy(refusal) || isShuttingDown(refusal))) {
             throw refusal;
         }
         return recordSuccess(answer);
@@ -83,8 +84,13 @@ final class RetryingLink implements Link {
     private boolean shouldRetry(Request request, PocketServeException error) {
         boolean unreachable = PocketServeException.CONNECTION_LOST.equals(error.getCode())
                 || PocketServeException.SERVER_UNREACHABLE.equals(error.getCode());
-        return (unreachable && answered || isLostBehindProxy(error))
+        return (unreachable && answered || isLostBehindProxy(error) || isShuttingDown(error))
                 && !closed && request.isIdempotent() && request.needsToken();
+    }
+
+    /** Returns whether the server is about to end: in a graceful reload another process takes its place. */
+    private static boolean isShuttingDown(PocketServeException error) {
+        return SHUTTING_DOWN.equals(error.getCode());
     }
 
     private static boolean isLostBehindProxy(PocketServeException error) {

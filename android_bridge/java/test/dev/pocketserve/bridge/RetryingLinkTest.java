@@ -25,11 +25,17 @@ public class RetryingLinkTest {
         final Deque<PocketServeException> plan = new ArrayDeque<>();
         PocketServeException always;
         int attempts;
+        int refusals;
 
         @Override
         public synchronized Answer exchange(Request request, Deadline deadline, Cancellation cancellation)
                 throws PocketServeException {
             attempts++;
+            if (refusals > 0) {
+                refusals--;
+                String body = "{\"error\":\"the server is shutting down\",\"code\":\"SHUTTING_DOWN\"}";
+                return new Answer(503, "application/json", body.length(), body.getBytes(FakePeer.UTF_8), 1000);
+            }
             PocketServeException fault = plan.isEmpty() ? always : plan.poll();
             if (fault != null) {
                 throw fault;
@@ -122,6 +128,29 @@ public class RetryingLinkTest {
                 away += pause;
             }
         }
+    }
+
+    /** As in a graceful reload, where another process takes the place of the one that ends. */
+    @Test(timeout = LIMIT)
+    public void inferenceIsRepeatedWhileTheServerEnds() throws Exception {
+        Request inference = Request.postRaw("/predictions/m", new byte[0], "application/octet-stream").allowFallback();
+        server.refusals = 3;
+        assertEquals(200, ask(inference).status);
+        assertEquals(4, server.attempts);
+        long before = clock.totalWaitMs();
+        server.refusals = Integer.MAX_VALUE;
+        ExpectedFailure.of("SHUTTING_DOWN", () -> ask(inference));
+        assertEquals(WINDOW_MS, clock.totalWaitMs() - before);
+    }
+
+    @Test(timeout = LIMIT)
+    public void otherCallsAreNotRepeatedWhileTheServerEnds() throws Exception {
+        server.refusals = 1;
+        assertEquals(503, ask(Request.get("/v2/health/ready")).status);
+        Request step = Request.postRaw("/predictions/m", new byte[0], "application/octet-stream").allowFallback().once();
+        server.refusals = 1;
+        ExpectedFailure.of("SHUTTING_DOWN", () -> ask(step));
+        assertEquals(0, clock.waits.size());
     }
 
     @Test(timeout = LIMIT)
