@@ -15,7 +15,7 @@ from pocketserve.tasks.base import Hints
 from pocketserve.tasks.cancellation import cancellation_scope
 from pocketserve.tasks.vision import strips
 from pocketserve.tasks.vision.frames import read_frame
-from pocketserve.tasks.vision.pictures import WEBP_PIXELS, PictureShape, read_picture, read_whole
+from pocketserve.tasks.vision.pictures import UNSTOPPABLE_PIXELS, PictureShape, read_picture, read_whole
 from pocketserve.tasks.vision.preprocessing import ImageOptions
 from pocketserve_wire import ApiError, ErrorCode
 
@@ -127,7 +127,7 @@ def test_a_webp_that_nothing_could_stop_is_refused() -> None:
     """The size stands in the header, and is judged before anything is decoded."""
     file = bytearray(saved(Image.new("RGB", (8, 8)), "WEBP", lossless=True))
     side = 4097
-    assert side * side > WEBP_PIXELS
+    assert side * side > UNSTOPPABLE_PIXELS
     file[21:25] = ((side - 1) | (side - 1) << 14).to_bytes(4, "little")
     with pytest.raises(ApiError, match="the WebP has 4097x4097 pixels; the limit is 16777216"):
         read_picture(memoryview(bytes(file)), PictureShape(8, 8, 3), ImageOptions(), 64_000_000)

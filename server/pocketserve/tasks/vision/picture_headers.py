@@ -17,11 +17,33 @@ from pocketserve.tasks.base import invalid_input
 
 MAX_STEPS = 1 << 16  # blocks in front of the first picture; profiles and XMP data of megabytes take some thousands
 MAX_SCANS = 100  # of a JPEG file; encoders make ten, and each costs the decoder a walk over all of its pixels
+OTHER_KINDS = (
+    *((b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF")),
+    *((b"\xff\x0a", "JPEG XL"), (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL")),
+    *((b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"), (b"\xff\x4f\xff\x51", "JPEG 2000")),
+    *((b"%PDF", "PDF"), (b"8BPS", "PSD"), (b"\0\0\x01\0", "ICO"), (b"qoif", "QOI"), (b"DDS ", "DDS")),
+    *((b"v/1\x01", "OpenEXR"), (b"#?RADIANCE", "Radiance HDR")),
+)
+"""First bytes of pictures that Pillow may know and this server does not open: their decoders see bytes of anybody."""
+
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 _MARKER = re.compile(rb"\xff([^\x00\x01\xff\xd0-\xd7])")
 """The start of a JPEG segment, or the picture's start or end: not stuffing, TEM or a restart."""
+
+
+def picture_kind(body: memoryview) -> str:
+    """Return the kind of a picture or document that is known and not read; empty for all others."""
+    start = bytes(body[:64])
+    for magic, kind in OTHER_KINDS:
+        if start.startswith(magic):
+            return kind
+    if start[:1] == b"P" and start[1:2] in b"1234567" and start[2:3].isspace():
+        return "PPM"
+    if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<svg", b"<?xml")):
+        return "SVG"
+    return ""
 
 
 def size_to_hold(body: bytes | memoryview) -> tuple[int, int] | None:

@@ -43,7 +43,8 @@ differ in the second decimal from those of the model's own authors, who do not."
 
 MAX_SIDE = 32_767  # pixels: by rows and columns, decoders and resizers take gigabytes for one of 64 million
 FULL_SIZE_SCANS = 16  # that a JPEG of the largest size may have, and smaller ones in proportion: encoders make ten
-WEBP_PIXELS = 1 << 24  # nothing can stop its decoder, which takes up to a tenth of a second for a million
+UNSTOPPABLE_PIXELS = 1 << 24  # of a WebP or AVIF, whose decoders take up to a tenth of a second for a million
+AVIF_SHARES = 2.25  # of that in all parts of an AVIF
 MAX_READS = 1 << 20  # of a file: Pillow keeps an object of a hundred bytes for each piece of 4 that it consists of
 BLOCK_BYTES = 1 << 13  # that a decoder takes between two checkpoints: a PNG's become a thousand times as many. Pillow's
 # own 64 KiB stay for a JPEG of one scan, which one call may decode whole: max_image_pixels bounds that.
@@ -146,24 +147,35 @@ def _open(body: memoryview, max_pixels: int) -> Image:
     if arrays.is_npy(body) and (pixels := arrays.picture_in(arrays.read_npy(body))) is not None:
         _make_room((pixels.shape[1], pixels.shape[0]), max_pixels)
         return PIL.Image.fromarray(pixels)
-    from pocketserve.tasks.vision.picture_headers import MAX_SCANS, scans_of, size_to_hold  # late: tensors need none
+    from pocketserve.formats.avif import is_avif  # late: tensors need none
+    from pocketserve.tasks.vision.picture_headers import MAX_SCANS, picture_kind, scans_of, size_to_hold
 
     start = bytes(body[:12])
     early = size_to_hold(body)  # opening a GIF or WebP already allocates
     if early is not None:
         _make_room(early, max_pixels)
-        if start.startswith(b"RIFF") and early[0] * early[1] > WEBP_PIXELS:
-            width, height = early
-            raise invalid_input(f"the WebP has {width}x{height} pixels; the limit is {WEBP_PIXELS}: send a JPEG")
-    is_heif = start[4:8] == b"ftyp" and start[8:] in HEIF_BRANDS
-    if is_heif:
+        if start.startswith(b"RIFF"):
+            _check_unstoppable(early, "WebP")
+    formats: tuple[str, ...] = FORMATS
+    decoded_pixels = 0
+    if is_avif(body):
+        decoded_pixels = _check_avif(body, max_pixels)
+        formats = ("AVIF",)
+    elif start[4:8] == b"ftyp" and start[8:] in HEIF_BRANDS:
         _register_heif()
+        formats = ("HEIF",)
     try:
-        image = PIL.Image.open(cast("IO[bytes]", CheckedReader(body)), formats=("HEIF",) if is_heif else FORMATS)
+        image = PIL.Image.open(cast("IO[bytes]", CheckedReader(body)), formats=formats)
     except PIL.UnidentifiedImageError:
-        if is_heif:
-            raise invalid_input("the HEIC picture is damaged or of a kind that pillow-heif cannot read") from None
-        raise invalid_input(f"this is not a picture that the server can read ({', '.join(FORMATS)})") from None
+        if formats is not FORMATS:
+            text = f"the {formats[0]} picture is damaged or of a kind that cannot be read; send a JPEG or PNG"
+            raise invalid_input(text.replace("HEIF", "HEIC")) from None
+        kind = picture_kind(body)
+        if kind:
+            raise invalid_input(f"{kind} is not read; send a JPEG or PNG") from None
+        raise invalid_input(f"this is not a picture that the server can read ({', '.join(FORMATS)}, AVIF)") from None
+    if decoded_pixels and image.width * image.height > decoded_pixels:
+        raise invalid_input("the AVIF picture announces more pixels than it has; send a JPEG or PNG")
     if image.format in SCALABLE and early is None:
         return image  # the first scan brings the whole picture: libjpeg refuses a second one
     image.decodermaxblock = BLOCK_BYTES
@@ -176,6 +188,38 @@ def _open(body: memoryview, max_pixels: int) -> Image:
     elif early is None:  # already asking a PNG for its EXIF data decodes it
         _make_room(image.size, max_pixels)
     return image
+
+
+def _check_unstoppable(size: tuple[int, int], kind: str) -> None:
+    """Refuse a picture whose decoder takes too long where nothing can stop it."""
+    width, height = size
+    if width * height > UNSTOPPABLE_PIXELS:
+        text = f"the {kind} has {width}x{height} pixels; the limit is {UNSTOPPABLE_PIXELS}: send a JPEG"
+        raise invalid_input(text)
+
+
+def _check_avif(body: memoryview, max_pixels: int) -> int:
+    """Return the pixels that an AVIF file's decoder would allocate, and hold as much."""
+    import PIL.features
+
+    if not PIL.features.check("avif"):
+        text = "AVIF pictures need Pillow 11.3 or newer with libavif: pip install --upgrade pillow; or send a JPEG"
+        raise invalid_input(text)
+    from pocketserve.formats.avif import AvifError, frame_sizes  # late: few send AVIF
+
+    try:
+        sizes = frame_sizes(body)
+    except AvifError as error:
+        raise invalid_input(str(error)) from None
+    total = 0
+    for size in sizes:
+        _check_size(size, max_pixels)
+        total += size[0] * size[1]
+    # The picture or its tiles, as many pixels of transparency, and a thumbnail.
+    if total > AVIF_SHARES * UNSTOPPABLE_PIXELS:
+        raise invalid_input(f"the AVIF has {total} pixels in all its parts, too many: send a JPEG")
+    hold_bytes(total * BYTES_PER_PIXEL)
+    return total
 
 
 def _decode(image: Image, mode: str, orientation: int, placement: Placement, max_pixels: int) -> Image:
