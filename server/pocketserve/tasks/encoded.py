@@ -36,11 +36,12 @@ def decode_base64(text: str) -> bytes:
     compact = "".join(text.split())
     if "-" in compact or "_" in compact:
         compact = compact.translate(_STANDARD_ALPHABET)
-    digits = compact.rstrip("=")
-    padding = "=" * (-len(digits) % 4)
-    if len(compact) - len(digits) > 2 or len(padding) > 2:
+    if not compact.endswith("="):
+        compact += "=" * (-len(compact) % 4)
+    padding = len(compact) - len(compact.rstrip("="))
+    if len(compact) % 4 or padding > 2:
         raise ValueError("its length is not that of base64")
-    return binascii.a2b_base64(digits + padding, strict_mode=True)
+    return binascii.a2b_base64(compact, strict_mode=True)
 
 
 def decode_file(text: str, location: str) -> bytes:

@@ -32,7 +32,7 @@ ABOUT_INPUT = frozenset(
 )
 """Codes of errors that another input may not have."""
 
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".avif")
 VIEWER = "termux-open"  # of termux-tools, which every Termux has
 MAX_STEM = 100  # characters of an input's name in that of its picture
 MAX_ROWS = 50

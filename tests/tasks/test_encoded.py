@@ -1,0 +1,128 @@
+"""Base64 and data URLs: what is read, and that nothing else is."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pocketserve.tasks.encoded import decode_base64, decode_file, files_in_json
+from pocketserve_wire import ApiError, ErrorCode
+
+CONTENT = bytes(range(256))
+STANDARD = base64.b64encode(CONTENT).decode()
+SAFE = base64.urlsafe_b64encode(CONTENT).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STANDARD,
+        SAFE,
+        STANDARD.rstrip("="),
+        SAFE.rstrip("="),
+        base64.encodebytes(CONTENT).decode(),
+        base64.encodebytes(CONTENT).decode().replace("\n", "\r\n"),
+        f"  {STANDARD}\t\n",
+        "data:image/png;base64," + STANDARD,
+        "DATA:image/png;charset=utf-8;BASE64," + STANDARD,
+        "data:;base64," + SAFE,
+        "data:image/png;base64," + STANDARD.replace("+", "%2B").replace("=", "%3D"),
+    ],
+)
+def test_each_spelling(text: str) -> None:
+    assert decode_file(text, "it") == CONTENT
+
+
+@pytest.mark.parametrize("size", range(9))
+def test_each_length_of_padding(size: int) -> None:
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        text = encode(CONTENT[:size]).decode()
+        assert decode_base64(text) == decode_base64(text.rstrip("=")) == CONTENT[:size]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a",
+        "aGVsb",
+        "aGVs=",
+        "aGVs===",
+        "aGVs*",
+        "aG=Vs",
+        "=",
+        "====",
+        "ä",
+        "aGVs\0",
+        "data:",
+        "data:,abc",
+        "data:a,b",
+        "data:" + "x" * 300 + ";base64,aGVs",
+    ],
+)
+def test_what_is_no_base64(text: str) -> None:
+    with pytest.raises(ApiError, match=r"^it is (not base64|a data URL without base64)") as caught:
+        decode_file(text, "it")
+    assert caught.value.code is ErrorCode.INVALID_INPUT
+
+
+@pytest.mark.parametrize(
+    ("value", "files", "is_list"),
+    [
+        (SAFE, 1, False),
+        ({"b64": SAFE}, 1, False),
+        ({"image": {"b64": SAFE}}, 1, False),
+        ({"x": {"b64": SAFE}}, 1, False),
+        ({"instances": [{"b64": SAFE}]}, 1, True),
+        ({"instances": [{"x": {"b64": SAFE}}, SAFE]}, 2, True),
+        ({"inputs": {"x": [{"b64": SAFE}, SAFE]}}, 2, True),
+        ([SAFE] * 64, 64, True),
+    ],
+)
+def test_each_form_of_json(value: Any, files: int, is_list: bool) -> None:
+    assert files_in_json(value, "picture", ["x"]) == ([CONTENT] * files, is_list)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        1,
+        True,
+        {},
+        [],
+        {"b64": None},
+        {"b64": 1},
+        {"y": SAFE},
+        {"b64": SAFE, "image": SAFE},
+        [[SAFE]],
+        [SAFE] * 65,
+        {"instances": {}},
+        {"audio": SAFE},
+    ],
+)
+def test_other_json(value: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        files_in_json(value, "picture", ["x"])
+    assert caught.value.code is ErrorCode.INVALID_INPUT
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["b64", "x", "inputs", "k"]), inner),
+    max_leaves=12,
+)
+
+
+@given(values)
+@settings(derandomize=True, deadline=None, database=None, max_examples=300)
+def test_any_json(value: Any) -> None:
+    """It is read or refused."""
+    try:
+        files, _ = files_in_json(value, "picture", ["x"])
+    except ApiError:
+        return
+    assert all(isinstance(file, bytes) for file in files)
