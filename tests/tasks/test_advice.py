@@ -16,7 +16,10 @@ from vision_models import PICTURE, facts
 
 TOKENS = TensorSpec("input_ids", "INT64", (-1, -1))
 ROW = TensorSpec("x", "FP32", (-1, 4))
-BERT = {"config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "no", "1": "yes"}}}
+SOUND = TensorSpec("input_values", "FP32", (-1, -1))
+BERT: dict[str, Any] = {
+    "config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "no", "1": "yes"}}
+}
 ADVICE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, Any], str]] = {
     "a picture": (
         PICTURE,
@@ -42,11 +45,21 @@ ADVICE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, 
     ),
     "starts and ends": (TOKENS, {"a": (-1, -1), "b": (-1, -1)}, {"tokenizer.json": {}}, '"question-answering"'),
     "vectors of tokens": (TOKENS, {"y": (-1, -1, 384)}, {"spiece.model": "x"}, '"text-embedding"'),
+    "two labels for the score of one": (
+        *(PICTURE, {"y": (1, 1)}, {"labels.txt": "cat\ndog\n"}),
+        'the score of the second of two labels: write task = "image-classification"',
+    ),
+    "sounds, by the input": (SOUND, {"logits": (-1, 2)}, BERT, '"audio-classification"'),
+    "sounds, by the type": (
+        *(ROW, {"logits": (-1, 2)}, {"config.json": {**BERT["config.json"], "model_type": "hubert"}}),
+        '"audio-classification"',
+    ),
     "scikit-learn's map": (ROW, {"label": (-1,), "p.keys": (3,), "p.values": (-1, 3)}, {}, '"tabular-classification"'),
     "scikit-learn's array": (ROW, {"label": (-1,), "probabilities": (-1, 3)}, {}, '"tabular-classification"'),
 }
 NONE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, Any]]] = {
     "a picture in, a picture out": (PICTURE, {"y": PICTURE.shape}, {}),
+    "one score and no labels": (PICTURE, {"y": (1, 1)}, {}),
     "a row in, a row out": (ROW, {"y": (-1, 2)}, {}),
     "another architecture": (TOKENS, {"y": (-1, -1, 9)}, {"config.json": {"architectures": ["BertForMaskedLM"]}}),
     "a tag a token": (TOKENS, {"y": (-1, -1, 9)}, {"vocab.txt": "a"}),

@@ -20,8 +20,11 @@ from pocketserve.api.messages import (
 from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.payload import Part, Prediction, RawPayload
+from pocketserve.messages import LOADS_ANEW, SERVES_ON
+from pocketserve.repository.manifest import FILE_NAME
 from pocketserve.service import Service
 from pocketserve.tasks import parameters
+from pocketserve.tasks.base import AdvisedError
 from pocketserve_wire import ApiError, ErrorCode, strict_json
 
 PNG, JPEG = "image/png", "image/jpeg"
@@ -62,7 +65,7 @@ def call_of(
     hints, options = parameters.hints_and_options(request.query, content_type)
     payload = RawPayload(body, options, hints, sequence_parameters(request), parts)
     version = _version(request)
-    explain = partial(_explain, request)
+    explain = partial(_explain, service, request)
     return inference_call(
         service, request, payload, waiting_parameters(request), respond, version=version, explain=explain
     )
@@ -94,11 +97,33 @@ def _respond(prediction: Prediction) -> ApiResponse:
     return ApiResponse(chunks=[encoded_document(prediction)])
 
 
-def _explain(request: ApiRequest, error: ApiError) -> ApiError:
-    """Add what to do instead of sending nothing, or what curl -d makes of a file."""
+def _explain(service: Service, request: ApiRequest, error: ApiError) -> ApiError:
+    """Add what to do instead of sending nothing, or what curl -d makes of a file.
+
+    Advice on a model's settings gives way to the fault of settings that were changed already.
+    """
+    if isinstance(error, AdvisedError) and (reason := _pending_fault(service, request)):
+        return ApiError(error.code, f"{error.fault}; {reason}")
     if error.code not in (ErrorCode.INVALID_INPUT, ErrorCode.MALFORMED_JSON):
         return error
     return ApiError(error.code, error.message + _hint(request, error.message))
+
+
+def _pending_fault(service: Service, request: ApiRequest) -> str:
+    """Return why a model's changed files aren't served yet; empty if they are, or if nothing changed."""
+    try:
+        reason = service.status(request.path["model"], _version(request)).reason
+    except ApiError:
+        return ""
+    if not reason.startswith(SERVES_ON):
+        return ""
+    fault = reason.removeprefix(SERVES_ON)
+    if fault == LOADS_ANEW:
+        return "its files changed, and are loaded in the background: send the request again"
+    _, separator, after = fault.partition(f"{FILE_NAME}: ")
+    if separator:
+        return f"{FILE_NAME} has a fault: {after}; the old one serves on"
+    return f"its files changed and have a fault: {fault}; the old ones serve on"
 
 
 def _version(request: ApiRequest) -> str | None:

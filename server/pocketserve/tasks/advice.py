@@ -13,6 +13,7 @@ from pocketserve.tasks.tabular.tables import rows_of
 from pocketserve.tasks.vision.image_classification import class_count
 from pocketserve.tasks.vision.picture_input import takes_picture
 
+_PICTURES = "image-classification"
 _ARCHITECTURES = {
     "ForSequenceClassification": "text-classification",
     "ForQuestionAnswering": "question-answering",
@@ -23,6 +24,15 @@ _ARCHITECTURES = {
 }
 """Tasks by how Hugging Face calls a model's class."""
 
+_SOUND_TYPES = frozenset(
+    (
+        *("wav2vec2", "wav2vec2-bert", "wav2vec2-conformer", "hubert", "wavlm", "sew", "sew-d", "data2vec-audio"),
+        *("unispeech", "unispeech-sat", "whisper", "audio-spectrogram-transformer"),
+    )
+)
+"""``model_type`` of models of sounds; their classes are called as those of texts."""
+
+_SOUND_INPUTS = frozenset(("input_values", "input_features"))
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "spiece.model")
 MAX_TEXT_CLASSES, MIN_VECTOR = 50, 32
 
@@ -45,15 +55,22 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
     Args:
         labels: names of classes that were found for it.
     """
-    if takes_picture(facts) and (classes := class_count(facts)) >= 2:
+    classes = class_count(facts)
+    if takes_picture(facts) and (classes >= 2 or (classes == 1 and len(labels) == 2)):
+        if classes == 1:
+            return "it looks like a picture classifier with the score of the second of two labels:", _PICTURES
         fault = f" with {plural(len(labels), 'label')} for {classes:,} classes: complete them, or" if labels else ":"
-        return f"it looks like a picture classifier{fault}", "image-classification"
+        return f"it looks like a picture classifier{fault}", _PICTURES
     try:
-        names = facts.json_beside(CONFIG).get("architectures")
+        config = facts.json_beside(CONFIG)
     except ModelLoadError:
         return "", ""
+    names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     task = next((task for end, task in _ARCHITECTURES.items() if name.endswith(end)), "")
+    takes_sound = config.get("model_type") in _SOUND_TYPES or _SOUND_INPUTS & {spec.name for spec in facts.inputs}
+    if takes_sound and task.endswith("-classification"):
+        task = "audio-classification"
     if task:
         return f"{CONFIG} calls it {name:.60}:", task
     if facts.beside("1_Pooling/config.json") is not None:

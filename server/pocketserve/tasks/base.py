@@ -123,6 +123,18 @@ class TaskDefinition(NamedTuple):
     calls: tuple[TaskCall, ...] = ()  # of generated classes; empty where only the model's author knows the answer
 
 
+class AdvisedError(ApiError):
+    """An INVALID_INPUT that ends in advice on the model's settings.
+
+    Attributes:
+        fault: the sentence without the advice, for when something else must be done first.
+    """
+
+    def __init__(self, fault: str, advice: str) -> None:
+        super().__init__(ErrorCode.INVALID_INPUT, f"{fault}; {advice}")
+        self.fault = fault
+
+
 def invalid_input(message: str) -> ApiError:
     """Return an error about the raw input."""
     return ApiError(ErrorCode.INVALID_INPUT, message)

@@ -7,7 +7,17 @@ from typing import Any
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks import arrays
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Prepared, Runs, TaskDefinition, invalid_input
+from pocketserve.tasks.base import (
+    NO_HINTS,
+    AdvisedError,
+    Answer,
+    AnswerOptions,
+    Hints,
+    Prepared,
+    Runs,
+    TaskDefinition,
+    invalid_input,
+)
 from pocketserve.tasks.form import Form
 from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.model_facts import ModelFacts
@@ -62,10 +72,8 @@ class Tensors:
             spec = self._single()
             return Prepared([{spec.name: arrays.fit_array(arrays.read_npy(body), spec)}])
         if not arrays.looks_like_json(body):
-            raise invalid_input(
-                "this model takes numbers: send a JSON array, an object of arrays by input name, or a .npy file; "
-                f"{self.advice or self.problem or TASK_ADVICE}"
-            )
+            fault = "this model takes numbers: send a JSON array, an object of arrays by input name, or a .npy file"
+            raise AdvisedError(fault, self.advice or self.problem or TASK_ADVICE)
         values = strict_json.loads(body)
         if isinstance(values, dict):
             return Prepared([self._by_name(values)])

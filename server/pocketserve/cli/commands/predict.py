@@ -294,7 +294,7 @@ def _print_answer(answer: dict[str, Any]) -> None:
         _print_predictions(predictions)
         # Scores of tables are often decision values or distances, which no activation makes probabilities.
         may_be_logits = answer["task"].endswith("classification") and not answer["task"].startswith("tabular")
-        if may_be_logits and any(map(_is_no_probability, predictions)):
+        if may_be_logits and _are_logits(predictions):
             print(LOGITS_ADVICE)
         timing = answer["timing_ms"]
         model = printable(f"{answer['model']}/{answer['version']}")
@@ -330,6 +330,18 @@ def _print_predictions(predictions: list[dict[str, Any]]) -> None:
     print_table([key.upper() for key in keys], rows)
     if len(predictions) > MAX_ROWS:
         print(f"… {len(predictions) - MAX_ROWS} more; --json prints all")
+
+
+def _are_logits(predictions: Sequence[dict[str, Any]]) -> bool:
+    """Return whether scores of several classes are no probabilities.
+
+    The score of an outlier detector, whose labels are -1 and 1, or of one class alone means something else.
+    """
+    labels = {str(entry.get("label")) for entry in predictions}
+    classes = {entry.get("index") for entry in predictions}
+    if labels <= {"-1", "1"} or len(classes) < 2:
+        return False
+    return any(map(_is_no_probability, predictions))
 
 
 def _is_no_probability(entry: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from pocketserve.runtimes.metadata import BoundingBoxProperties, ModelMetadata, 
 from pocketserve.tasks.model_facts import named_tensor
 from pocketserve.tasks.scores import activate, real_values
 from pocketserve.tasks.vision.boxes import decode_anchors, to_corners
-from pocketserve.tasks.vision.detection_options import DetectionOptions
+from pocketserve.tasks.vision.detection_options import FORMAT_NAMES, DetectionOptions
 from pocketserve.tensors import Array, TensorSpec
 
 MAX_CANDIDATES = 1000  # boxes that suppression looks at: it compares each with each
@@ -93,7 +93,7 @@ class DetectionOutputs:
         if name is None:
             raise ModelLoadError(
                 "model.toml: task object-detection needs [detection] format for these outputs: one of "
-                + ", ".join(FORMATS)
+                + ", ".join(FORMAT_NAMES)
             )
         self._options, self._anchors, self.format = options, anchors, name
         self.activation = options.activation
