@@ -80,15 +80,17 @@ def test_a_bare_file_by_options(run: Run, folder: Path, labels: Path) -> None:
     assert (folder / "bare" / "model.toml").read_bytes() == before
 
 
-def test_a_guess_is_told_where_nobody_can_be_asked(run: Run, folder: Path) -> None:
-    """With the option that says it otherwise; what an option says is no guess."""
-    guess = "Nobody could be asked, so this is a guess: --pixels 0..1. Change model.toml if it is wrong."
+def test_what_nobody_states_is_said_and_not_written(run: Run, folder: Path) -> None:
+    """The manifest would make a guess look like a statement."""
     code, out, _ = run("init", "bare", "--models-dir", folder, "--task", "image-classification")
-    assert code == 0 and guess in " ".join(out.split())
+    assert code == 0
+    assert "Assumed, since nothing states it: pixels 0..1, resize stretch." in " ".join(out.split())
+    assert "pocketserve init bare --try PHOTO" in out
+    assert "image" not in manifest(folder / "bare")
     shutil.rmtree(folder / "bare")
     shutil.copy(DIGITS / "digits.tflite", folder / "bare.tflite")
     code, out, _ = run("init", "bare", "--models-dir", folder, "--task", "image-classification", "--pixels", "0..1")
-    assert code == 0 and "a guess" not in out
+    assert code == 0 and "Assumed" not in out
 
 
 @pytest.mark.parametrize(("count", "is_taken"), [(10, True), (2, False)])
@@ -151,7 +153,7 @@ def test_a_tokenizer_beside_it(run: Run, folder: Path) -> None:
 
 
 def test_a_manifest_without_a_task(run: Run, folder: Path) -> None:
-    """Keys are added; those that it has, and comments, stay."""
+    """Keys are added; those that it has, and comments, stay, but for what an option states."""
     home = folder / "own"
     home.mkdir()
     shutil.copy(DIGITS / "digits.tflite", home)
@@ -159,7 +161,7 @@ def test_a_manifest_without_a_task(run: Run, folder: Path) -> None:
     (home / "model.toml").write_text(text)
     code, out, err = run("init", home, "--task", "image-classification", "--pixels", "signed")
     assert code == 0, err
-    assert manifest(home)["task"] == "image-classification" and manifest(home)["image"] == {"mean": 7}
+    assert manifest(home)["task"] == "image-classification" and manifest(home)["image"] == {"mean": 127.5, "std": 127.5}
     assert (home / "model.toml").read_text().startswith("# mine\nlabels = ") and "# ten" in out + text
     (home / "model.toml").write_text("task = 7\n")
     assert "is left as it is: own/model.toml: task must be one of" in run("init", home)[2]
@@ -202,7 +204,7 @@ def test_questions_reach_a_terminal(folder: Path, labels: Path) -> None:
         questions = {
             b"What does it do? ": b"1",
             b"one a line [%s, - for none]: " % bytes(folder / "labels.txt"): b"",
-            b"What does it take pixels as? ": b"1",
+            b"What does it take pixels as; nothing if you do not know? ": b"1",
         }
         for question, answer in questions.items():
             assert question in shown_until(screen, question)
@@ -238,10 +240,11 @@ def test_on_a_terminal(run: Run, folder: Path, labels: Path, monkeypatch: pytest
     assert "missing.txt cannot be read: No such file or directory; name another, or none" in out
     assert manifest(folder / "bare")["classification"] == {"activation": "softmax"}
     assert '\nlabels = "labels.txt"' in (folder / "bare" / "model.toml").read_text()
-    assert manifest(folder / "bare")["image"] == {"mean": 0, "std": 255}
+    assert "image" not in manifest(folder / "bare"), "Enter states nothing"
+    assert "Assumed, since nothing states it: pixels 0..1" in " ".join(out.split())
     assert questions[0] == questions[1] == "What does it do? [a number or name] "
     assert [question.partition(" [")[0] for question in questions[2:]] == [
         *["File with the names of its classes, one a line"] * 2,
-        "What does it take pixels as?",
+        "What does it take pixels as; nothing if you do not know?",
         "Its scores are no probabilities. What makes them so?",
     ]

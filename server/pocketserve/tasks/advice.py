@@ -59,7 +59,9 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
     if takes_picture(facts) and (classes >= 2 or (classes == 1 and len(labels) == 2)):
         if classes == 1:
             return "it looks like a picture classifier with the score of the second of two labels:", _PICTURES
-        fault = f" with {plural(len(labels), 'label')} for {classes:,} classes: complete them, or" if labels else ":"
+        fault = ":"
+        if labels and len(labels) != classes:
+            fault = f" with {plural(len(labels), 'label')} for {classes:,} classes: complete them, or"
         return f"it looks like a picture classifier{fault}", _PICTURES
     try:
         config = facts.json_beside(CONFIG)

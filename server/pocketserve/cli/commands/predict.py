@@ -222,7 +222,7 @@ def _writer(
         if several:
             print(f"{printable(name)}:")
         _print_answer(answer)
-        _print_assumed(answer, reported)
+        _print_assumed(options.model, answer, reported)
         if several:
             print(flush=True)
 
@@ -308,16 +308,14 @@ def _print_answer(answer: dict[str, Any]) -> None:
             print(f"Look at it: {VIEWER} {printable(shlex.quote(answer['saved']))}")
 
 
-def _print_assumed(answer: dict[str, Any], reported: set[str]) -> None:
+def _print_assumed(model: str, answer: dict[str, Any], reported: set[str]) -> None:
     """Print the settings that no file of the model states, once for all inputs."""
     text = ", ".join(answer.get("assumed", ()))
     if not text or text in reported:
         return
     reported.add(text)
-    name = shlex.quote(answer["model"])
-    print_text(
-        printable(f"Assumed: {text}. No file of the model states it; to check: pocketserve init {name} --try PHOTO")
-    )
+    way = f"to check: pocketserve init {shlex.quote(model)} --try PHOTO"
+    print_text(printable(f"Assumed: {text}. No file of the model states it; {way}"))
 
 
 def _print_predictions(predictions: list[dict[str, Any]]) -> None:

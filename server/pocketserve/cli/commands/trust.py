@@ -72,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
 def _trust(service: Service, name: str, version: str | None, options: argparse.Namespace) -> int:
     from pocketserve.runtimes.base import ModelLoadError
     from pocketserve.runtimes.model_format import Code
+    from pocketserve.trust.builders import check_builder
     from pocketserve.trust.code_parts import code_of, whole_version
     from pocketserve.trust.store import check_writers, embedded_code
 
@@ -84,6 +85,8 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
         if version is not None and _is_left(service, parts) and versions[0].format.code is Code.NONE:
             whole = whole_version(versions[0])
             parts = [part for part in parts if part.key != whole.key] + [whole]
+        for variant in versions:
+            check_builder(variant)
         new = [part for part in parts if part.digest not in embedded_code().values()]
         check_writers(part.path for part in new)
     except ModelLoadError as error:
@@ -104,6 +107,10 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
         documents = [{"name": p.name, "key": p.key, "sha256": p.digest, "effect": p.effect} for p in parts]
         print_json([d | {"added": part in missing} for d, part in zip(documents, parts, strict=True)])
     elif missing:
+        for variant in versions:
+            if variant.format.code is Code.MODULES and not entry.manifest.inputs:
+                way = f"pocketserve init {shlex.quote(options.model)} --shape 1,3,224,224"
+                print_text(f"Its model.toml has no [[inputs]], and a module does not say what it takes. Next: {way}")
         print_text(f"Trusted. `pocketserve trust --revoke {printable(shlex.quote(options.model))}` takes it back.")
     return EXIT_DONE
 

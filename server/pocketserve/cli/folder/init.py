@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import shlex
 import shutil
 import sys
 import tomllib
@@ -17,6 +18,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pocketserve.cli import EXIT_DONE, CommandError
 from pocketserve.cli.folder.models_folder import add_folder_option, choose_folder, discard, staging
+from pocketserve.cli.folder.module_inputs import declare_inputs, parse_sizes
+from pocketserve.cli.folder.picture_settings import (
+    COLORS,
+    PIXELS_TEXT,
+    change_settings,
+    changed_entry,
+    image_table,
+    option_line,
+    print_trials,
+    read_photo,
+    try_settings,
+)
 from pocketserve.cli.local import names_path, open_local, quiet_frameworks
 from pocketserve.cli.output import print_text, printable
 from pocketserve.cli.progress import Progress
@@ -27,21 +40,9 @@ if TYPE_CHECKING:
     from pocketserve.repository.scan import ModelEntry
     from pocketserve.tasks.base import Task
     from pocketserve.tasks.model_facts import ModelFacts
+    from pocketserve.tasks.vision.preprocessing import ImageOptions
+    from pocketserve.tensors import TensorSpec
 
-PIXELS = {
-    "0..1": (0, 255),
-    "0..255": (0, 1),
-    "signed": (127.5, 127.5),
-    "imagenet": ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
-}
-"""What pixels from 0 to 255 become for the model: mean and std of ``(pixel - mean) / std``; ``signed`` is -1 to 1."""
-
-PIXELS_TEXT = {
-    "0..1": "fractions, pixel / 255",
-    "0..255": "numbers as they are in the picture",
-    "signed": "from -1 to 1",
-    "imagenet": "mean and deviation of ImageNet, as torchvision and timm train",
-}
 ACTIVATIONS = {
     "none": "leave the scores as they are",
     "sigmoid": "each class is true or not by itself",
@@ -63,8 +64,10 @@ class Answers(NamedTuple):
     sign: str  # what shows the task; empty where the user has named it
     labels: Path | None = None
     is_nameless: bool = False  # whether its classes have no names
-    pixels: str = ""  # a key of ``PIXELS``; empty where the files say it
+    pixels: str = ""  # a key of ``PIXELS``; empty where the files say it, or nobody knows
+    color: str = ""
     activation: str = ""
+    inputs: tuple[TensorSpec, ...] = ()  # of a module that does not say what it takes
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -75,13 +78,26 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "init",
         help="write a model.toml for a model that does not say how it is asked",
         description="Looks at a model and the files beside it, asks what they do not say, and writes a model.toml with "
-        "which the model was loaded. Nothing is overwritten. A model that needs none gets none. A manifest holds for "
-        "the files beside it: a bare file moves into a folder of its name, with a copy of labels.txt.",
+        "which the model was loaded. A model that needs none gets none. --pixels, --color and --labels change just "
+        "these lines of a manifest that is there; nothing else is overwritten. A manifest holds for the files beside "
+        "it: a bare file moves into a folder of its name, with a copy of labels.txt.",
     )
     parser.add_argument("model", metavar="MODEL|FILE", help="a model of the models folder, or a file or folder")
     parser.add_argument("--task", choices=TASK_NAMES, metavar="TASK", help="what the model does")
     parser.add_argument("--labels", type=Path, metavar="FILE", help="the names of its classes, one a line")
     _add_choice(parser, "--pixels", "what the numbers of a picture become before the model reads them", PIXELS_TEXT)
+    _add_choice(parser, "--color", "the order of a picture's colours", COLORS)
+    parser.add_argument(
+        "--try",
+        dest="photo",
+        type=Path,
+        metavar="PHOTO",
+        help="show the answer to a photo for each range of pixels and order of colours, to choose from",
+    )
+    parser.add_argument(
+        "--sample", type=Path, metavar="FILE", help="a .npy file or photo of the shape that a PyTorch module takes"
+    )
+    parser.add_argument("--shape", type=parse_sizes, metavar="SIZES", help="that shape itself, such as 1,3,224,224")
     _add_choice(parser, "--activation", "what makes its scores probabilities", ACTIVATIONS)
     add_folder_option(parser)
     return parser
@@ -94,6 +110,8 @@ def _add_choice(parser: argparse.ArgumentParser, option: str, text: str, choices
 
 def run(options: argparse.Namespace) -> int:
     """Look, ask, check, write."""
+    from pocketserve.task_registry import task_named
+
     by_path = names_path(options.model)
     models_dir = None if by_path else str(choose_folder(options.models_dir))
     service, name, _ = open_local(options.model, models_dir)
@@ -101,12 +119,19 @@ def run(options: argparse.Namespace) -> int:
         stack.callback(service.close)
         entry = service.entry(name)
         home = entry.folder if entry.folder.name == name else entry.folder / name
-        if entry.manifest.task is not None or (entry.problem is not None and (home / FILE_NAME).exists()):
+        is_change = entry.manifest.task is not None and _states_settings(options)
+        if not is_change and _is_settled(entry, home):
             fault = entry.problem or f"it says task = {json.dumps(entry.manifest.task)} already"
-            raise CommandError(f"{home / FILE_NAME} is left as it is: {fault}; change it with an editor")
+            way = "; --pixels, --color, --labels and --try change settings of pictures" if not entry.problem else ""
+            raise CommandError(f"{home / FILE_NAME} is left as it is: {fault}; change it with an editor{way}")
+        inputs = declare_inputs(options, service, entry, _input)
         with quiet_frameworks(options), Progress().waiting(f"loading {name}"):  # not around questions, which go there
             entry, handle = stack.enter_context(service.running(name, None))
-        text, labels, task, guesses = _decide(options, entry, handle.model, service.config.max_image_pixels)
+        if options.photo is not None and not _try(options, entry, handle.model, service.config.max_image_pixels):
+            return EXIT_DONE
+        if is_change:
+            return _change(options, entry, home, handle.model, service.config.max_image_pixels)
+        text, labels, task, guesses = _decide(options, entry, handle.model, service.config.max_image_pixels, inputs)
     if text:
         _write(entry, home, text, labels)
         print(printable(f"{home / FILE_NAME}:\n\n{text}", keep="\n"))
@@ -117,14 +142,79 @@ def run(options: argparse.Namespace) -> int:
             )
     print_text(printable(_description(name, task, bool(text))))
     if guesses:
-        print_text(
-            f"Nobody could be asked, so this is a guess: {', '.join(guesses)}. Change model.toml if it is wrong."
-        )
+        print_text(printable(f"Assumed, since nothing states it: {', '.join(guesses)}."))
+    if guesses and task_named(task.name).takes_pictures:
+        print(printable(f"Check it with a photo: pocketserve init {shlex.quote(options.model)} --try PHOTO"))
+    return EXIT_DONE
+
+
+def _states_settings(options: argparse.Namespace) -> bool:
+    """Return whether options name settings that an existing manifest can take."""
+    is_new = options.task or options.activation
+    return not is_new and bool(options.pixels or options.color or options.labels or options.photo)
+
+
+def _is_settled(entry: ModelEntry, home: Path) -> bool:
+    """Return whether a manifest names a task, or cannot be read."""
+    return entry.manifest.task is not None or (entry.problem is not None and (home / FILE_NAME).exists())
+
+
+def _try(options: argparse.Namespace, entry: ModelEntry, model: LoadedModel, max_pixels: int) -> bool:
+    """Show answers to a photo and take the user's choice; return whether there is one."""
+    from pocketserve.task_registry import task_named
+
+    if entry.manifest.task is None and model.task.name == "tensors":
+        task = options.task or "image-classification"
+        entry = entry._replace(manifest=entry.manifest._replace(task=task))
+    if not task_named(entry.manifest.task or model.task.name).takes_pictures:
+        raise CommandError(f"{entry.name} takes no pictures: {model.task.name}")
+    trials = try_settings(entry, model, read_photo(options.photo), max_pixels)
+    print_trials(trials, are_numbered=_can_ask())
+    if options.pixels or options.color:
+        return True
+    if not _can_ask():
+        print("\nWrite the one that is right:")
+        for trial in trials:
+            print(printable(f"  {option_line(options.model, trial)}"))
+        return False
+    answer = _input("Which one is right? [a number; nothing changes nothing] ")
+    if not answer.isdecimal() or not 0 < int(answer) <= len(trials):
+        return False
+    trial = trials[int(answer) - 1]
+    options.pixels, options.color = trial.pixels, trial.color
+    return True
+
+
+def _change(options: argparse.Namespace, entry: ModelEntry, home: Path, model: LoadedModel, max_pixels: int) -> int:
+    """Write the settings that options name into a manifest that is there."""
+    from pocketserve.engine.lifecycle.setup import set_up
+    from pocketserve.repository.manifest_edit import edit_manifest
+    from pocketserve.repository.toml_table import ManifestError
+    from pocketserve.runtimes.base import ModelLoadError
+
+    pixels, color = options.pixels or "", options.color or ""
+    labels = None if options.labels is None else _read_labels(options.labels)
+    try:
+        changed = changed_entry(entry, home, pixels, color, labels)
+        setup = set_up(changed, model.version, model.sessions[0], max_pixels, model.source)
+    except (ModelLoadError, ManifestError) as error:
+        raise CommandError(f"{home / FILE_NAME} is left as it is: {error}") from None
+    if labels is not None:
+        _write_labels(home, labels)
+    try:
+        edit_manifest(home, lambda document: change_settings(document, pixels, color, labels is not None))
+    except ManifestError as error:
+        raise CommandError(str(error)) from None
+    print_text(printable(f"{home / FILE_NAME} is changed. {_description(entry.name, setup.task, True)}"))
     return EXIT_DONE
 
 
 def _decide(
-    options: argparse.Namespace, entry: ModelEntry, model: LoadedModel, max_pixels: int
+    options: argparse.Namespace,
+    entry: ModelEntry,
+    model: LoadedModel,
+    max_pixels: int,
+    inputs: tuple[TensorSpec, ...] = (),
 ) -> tuple[str, bytes | None, Task, list[str]]:
     """Return the manifest's text, empty where none is needed, the labels beside it, the task by it, and guesses in it.
 
@@ -133,31 +223,42 @@ def _decide(
     from pocketserve.engine.lifecycle.setup import read_facts, set_up
     from pocketserve.repository.manifest import parse_manifest
     from pocketserve.runtimes.base import ModelLoadError
+    from pocketserve.tasks.vision.preprocessing import ImageOptions
 
-    wishes = (options.task, options.labels, options.pixels, options.activation)
+    wishes = (options.task, options.labels, options.pixels, options.color, options.activation, inputs)
     if model.task.name != "tensors" and not any(wishes):
         return "", None, model.task, []
     session = model.sessions[0]
     facts = read_facts(entry, model.version, session, max_pixels, model.source)
-    answers = _ask(options, facts, model)
+    answers = _ask(options, facts, model)._replace(inputs=inputs)
     labels = None if answers.labels is None else _read_labels(answers.labels)
     text = manifest_text(entry.name, answers)
     new, old = parse_manifest(tomllib.loads(text)), entry.manifest
     names = old.labels if labels is None else old.labels or tuple(labels.decode().splitlines())
-    manifest = old._replace(task=new.task, labels=names, sections={**new.sections, **old.sections})
+    sections = {**new.sections, **old.sections}
+    if image_table(answers.pixels, answers.color):
+        sections[ImageOptions] = _stated(new.section(ImageOptions), old.section(ImageOptions))
+    manifest = old._replace(task=new.task, labels=names, sections=sections, inputs=inputs or old.inputs)
     try:
         setup = set_up(entry._replace(manifest=manifest), model.version, session, max_pixels, model.source)
     except ModelLoadError as error:
         reason = str(error).removeprefix("model.toml: ")
         raise CommandError(f"{entry.name} cannot be served as {answers.task}: {reason}") from None
-    return text, labels, setup.task, _guesses(options, answers)
+    return text, labels, setup.task, _guesses(options, answers, setup.assumed)
 
 
-def _guesses(options: argparse.Namespace, answers: Answers) -> list[str]:
-    """Return the options that say what was neither said nor known, and could not be asked."""
-    choices = {"pixels": answers.pixels, "activation": answers.activation}
-    is_guess = {name: bool(value) and not getattr(options, name) and not _can_ask() for name, value in choices.items()}
-    return [f"--{name} {value}" for name, value in choices.items() if is_guess[name]]
+def _stated(new: ImageOptions, old: ImageOptions) -> ImageOptions:
+    """Return a manifest's options with those that the user states now."""
+    keys = ("mean", "std", "color")
+    return old._replace(**{key: getattr(new, key) for key in keys if getattr(new, key) is not None})
+
+
+def _guesses(options: argparse.Namespace, answers: Answers, assumed: Sequence[str]) -> list[str]:
+    """Return the settings that nobody stated, as options and as words."""
+    guesses = list(assumed)
+    if answers.activation and not options.activation and not _can_ask():
+        guesses.append(f"--activation {answers.activation}")
+    return guesses
 
 
 def _ask(options: argparse.Namespace, facts: ModelFacts, model: LoadedModel) -> Answers:
@@ -176,10 +277,11 @@ def _ask(options: argparse.Namespace, facts: ModelFacts, model: LoadedModel) -> 
     if is_nameless:
         labels = _ask_labels(_labels_beside(facts))
     if task_named(task).takes_pictures and not pixels and not _pixels_are_known(facts):
-        pixels = _choose("What does it take pixels as", PIXELS_TEXT, "0..1")
+        pixels = _choose("What does it take pixels as; nothing if you do not know", PIXELS_TEXT, "")
     if task.endswith("-classification") and not activation and not _gives_probabilities(model):
         activation = _choose("Its scores are no probabilities. What makes them so", ACTIVATIONS, "softmax")
-    return Answers(task, sign if task == suggestion else "", labels, is_nameless, pixels, activation)
+    color = options.color or ""
+    return Answers(task, sign if task == suggestion else "", labels, is_nameless, pixels, color, activation)
 
 
 def _labels_beside(facts: ModelFacts) -> Path | None:
@@ -290,13 +392,16 @@ def manifest_text(name: str, answers: Answers) -> str:
         lines += ['labels = "labels.txt"  # one class a line, in the order of the scores']
     elif answers.is_nameless:
         lines += ['# labels = "labels.txt"  # the names of its classes, one a line, in the order of the scores']
-    if answers.pixels:
-        mean, std = PIXELS[answers.pixels]
-        lines += ["", f"[image]  # pixels, from 0 to 255, become (pixel - mean) / std: {answers.pixels}"]
-        lines += [f"mean = {json.dumps(mean)}", f"std = {json.dumps(std)}"]
+    table = image_table(answers.pixels, answers.color)
+    if table:
+        lines += ["", "[image]  # pixels, from 0 to 255, become (pixel - mean) / std"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
         lines += ['# resize = "crop"  # or "letterbox", where "stretch" is not how it was trained']
     if answers.activation not in ("", "none"):
         lines += ["", "[classification]", f'activation = "{answers.activation}"  # makes the scores probabilities']
+    for spec in answers.inputs:
+        lines += ["", "[[inputs]]", f"name = {json.dumps(spec.name)}", f'datatype = "{spec.datatype}"']
+        lines += [f"shape = {list(spec.shape)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -325,19 +430,28 @@ def _write(entry: ModelEntry, home: Path, text: str, labels: bytes | None) -> No
 def _write_files(folder: Path, text: str, labels: bytes | None) -> None:
     from pocketserve.state.json_store import replace_file
 
-    target = folder / "labels.txt"
-    if labels is not None and (not target.exists() or target.read_bytes() != labels):
-        if target.exists():
-            raise CommandError(f"{target} is there already, with other names; remove one of the two")
-        replace_file(target, labels, 0o644, durable=True)
+    if labels is not None:
+        _write_labels(folder, labels)
     if (folder / FILE_NAME).exists():
         _complete(folder, text)
     else:
         replace_file(folder / FILE_NAME, text.encode(), 0o644, durable=True)
 
 
+def _write_labels(folder: Path, labels: bytes) -> None:
+    from pocketserve.state.json_store import replace_file
+
+    target = folder / "labels.txt"
+    if target.exists() and target.read_bytes() != labels:
+        raise CommandError(f"{target} is there already, with other names; remove one of the two")
+    replace_file(target, labels, 0o644, durable=True)
+
+
 def _complete(folder: Path, text: str) -> None:
-    """Add the keys of a text to a manifest that has none of them; keys that it has stay as they are."""
+    """Add the keys of a text to a manifest that has none of them, and what the user states of pictures.
+
+    Other keys that it has stay as they are.
+    """
     import tomlkit
 
     from pocketserve.repository.manifest_edit import Document, edit_manifest
@@ -347,6 +461,8 @@ def _complete(folder: Path, text: str) -> None:
         items = tomlkit.parse(text)
         for key in [key for key in items if key not in document]:
             document[key] = items[key] if isinstance(document, tomlkit.TOMLDocument) else items.unwrap()[key]
+        for key, value in items.unwrap().get("image", {}).items():
+            document["image"][key] = value
 
     try:
         edit_manifest(folder, change)

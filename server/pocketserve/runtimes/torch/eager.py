@@ -69,7 +69,7 @@ class TorchSession(ModuleSession):
         if not source.inputs:
             raise ModelLoadError(
                 "PyTorch modules do not say what they take: declare [[inputs]] with name, datatype and shape in "
-                "model.toml"
+                "model.toml, or: pocketserve init MODEL --shape 1,3,224,224"
             )
         self.inputs = tuple(source.inputs)
         self._by_name = takes_names(module, [spec.name for spec in self.inputs])

@@ -73,7 +73,7 @@ class ScriptSession(ModuleSession):
             raise ModelLoadError(f"{source.path.name} has no method forward")
         schema = self._module.forward.schema
         arguments = [Argument(a.name, a.type, a.has_default_value()) for a in schema.arguments[1:]]
-        self.properties = read_properties(source.path)
+        self.properties = read_extra_properties(source.path)
         inputs = source.inputs or _picture_input(arguments, self.properties)
         self._parameters = Parameters(torch, arguments, source._replace(inputs=inputs))
         self.inputs: Sequence[TensorSpec] = self._parameters.inputs
@@ -143,7 +143,7 @@ class ScriptSession(ModuleSession):
         return {spec.name: with_free_rows(spec) if batched else spec for spec in specs}
 
 
-def read_properties(path: Path) -> dict[str, str]:
+def read_extra_properties(path: Path) -> dict[str, str]:
     """Return what Ultralytics writes into an archive's extra file, as texts in Python's notation; else nothing."""
     try:
         entry = next((member for member in members(path) if member.name == PROPERTIES), None)

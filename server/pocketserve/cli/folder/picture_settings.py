@@ -1,0 +1,183 @@
+"""Settings of a picture model that its files may leave open: the range of pixels, and the order of colours.
+
+``init --try PHOTO`` shows the answer of each, and ``init --pixels`` and ``--color`` write them into a manifest.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pocketserve.cli import CommandError
+from pocketserve.cli.output import print_table, printable
+
+if TYPE_CHECKING:
+    from pocketserve.engine.lifecycle.loaded_model import LoadedModel
+    from pocketserve.repository.manifest_edit import Document
+    from pocketserve.repository.scan import ModelEntry
+    from pocketserve.tasks.base import Answer, Task
+
+PIXELS = {
+    "0..1": (0, 255),
+    "0..255": (0, 1),
+    "signed": (127.5, 127.5),
+    "imagenet": ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
+}
+"""What pixels from 0 to 255 become for the model: mean and std of ``(pixel - mean) / std``; ``signed`` is -1 to 1."""
+
+PIXELS_TEXT = {
+    "0..1": "fractions, pixel / 255",
+    "0..255": "numbers as they are in the picture",
+    "signed": "from -1 to 1",
+    "imagenet": "mean and deviation of ImageNet, as torchvision and timm train",
+}
+COLORS = {"rgb": "red comes first, as in most models", "bgr": "blue comes first, as OpenCV reads pictures"}
+MAX_PHOTO_BYTES = 64 << 20
+
+
+class SettingsTrial(NamedTuple):
+    """The answer to one picture with one choice of settings."""
+
+    pixels: str
+    color: str  # empty for a model of grey pictures
+    answer: str
+    score: float | None
+
+
+def image_table(pixels: str, color: str) -> dict[str, Any]:
+    """Return the keys of ``[image]`` that state a choice; empty texts state nothing."""
+    table: dict[str, Any] = {}
+    if pixels:
+        table["mean"], table["std"] = PIXELS[pixels]
+    if color:
+        table["color"] = color
+    return table
+
+
+def change_settings(document: Document, pixels: str, color: str, has_labels: bool) -> None:
+    """Write a choice into a manifest; every other key and all comments stay."""
+    table = image_table(pixels, color)
+    if table and "image" not in document:
+        document["image"] = {}
+    for key, value in table.items():
+        document["image"][key] = value
+    if has_labels:
+        document["labels"] = "labels.txt"
+
+
+def changed_entry(entry: ModelEntry, home: Path, pixels: str, color: str, labels: bytes | None) -> ModelEntry:
+    """Return a model as its manifest will be after :func:`change_settings`."""
+    from pocketserve.repository.manifest import FILE_NAME, parse_manifest
+
+    path = home / FILE_NAME
+    document = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    change_settings(document, pixels, color, labels is not None)
+    manifest = parse_manifest(document)
+    if labels is not None:
+        manifest = manifest._replace(labels=tuple(labels.decode("utf-8-sig").splitlines()))
+    return entry._replace(manifest=manifest)
+
+
+def read_photo(path: Path) -> bytes:
+    """Return a picture file's content."""
+    from pocketserve_wire.files.plain_file import read_plain
+
+    try:
+        return read_plain(path, MAX_PHOTO_BYTES)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def try_settings(entry: ModelEntry, model: LoadedModel, photo: bytes, max_pixels: int) -> list[SettingsTrial]:
+    """Return the best entry of the answer to a picture for each range of pixels and order of colours.
+
+    Raises:
+        CommandError: the model takes no pictures, or the file is none.
+    """
+    from pocketserve_wire import ApiError
+
+    trials = []
+    for pixels, color in _choices(model):
+        task = _task_with(entry, model, image_table(pixels, color), max_pixels)
+        try:
+            answer = _ask(model, task, photo)
+        except ApiError as error:
+            raise CommandError(error.message) from None
+        best = answer[0] if answer else {}
+        trials.append(
+            SettingsTrial(pixels, color, str(best.get("label", "nothing")), best.get("score", best.get("share")))
+        )
+    return trials
+
+
+def _choices(model: LoadedModel) -> Iterator[tuple[str, str]]:
+    """Yield ranges of pixels with orders of colours, as far as they matter to the model's input."""
+    spec = model.inputs.specs[0]
+    takes_reals = spec.datatype.startswith("FP") or spec.quantization is not None
+    colors = tuple(COLORS) if 3 in (spec.shape[1], spec.shape[-1]) else ("",)
+    for pixels in PIXELS if takes_reals else ("",):
+        for color in colors:
+            yield pixels, color
+
+
+def _task_with(entry: ModelEntry, model: LoadedModel, table: dict[str, Any], max_pixels: int) -> Task:
+    """Return the model's task with other keys in ``[image]``."""
+    from pocketserve.engine.lifecycle.setup import set_up
+    from pocketserve.runtimes.base import ModelLoadError
+    from pocketserve.tasks.vision.preprocessing import ImageOptions
+
+    options = entry.manifest.section(ImageOptions)
+    numbers = {key: _numbers(value) for key, value in table.items()}
+    manifest = entry.manifest._replace(sections={**entry.manifest.sections, ImageOptions: options._replace(**numbers)})
+    try:
+        return set_up(
+            entry._replace(manifest=manifest), model.version, model.sessions[0], max_pixels, model.source
+        ).task
+    except ModelLoadError as error:
+        raise CommandError(f"{entry.name}: {str(error).removeprefix('model.toml: ')}") from None
+
+
+def _numbers(value: Any) -> Any:
+    """Return a manifest's number or list of numbers as options hold it; texts as they are."""
+    if isinstance(value, str):
+        return value
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _ask(model: LoadedModel, task: Task, photo: bytes) -> Answer:
+    """Return the answer to a picture, without a queue."""
+    from pocketserve.tasks.base import AnswerOptions, ExtendedAnswer
+
+    prepared = task.prepare(memoryview(photo))
+    runs = []
+    for arrays in prepared.runs:
+        inputs = {model.inputs.by_name[name][1]: array for name, array in arrays.items()}
+        outputs = model.sessions[0].run(inputs)
+        runs.append({spec.name: outputs[model.outputs.by_name[spec.name][1]] for spec in model.outputs.specs})
+    answer = task.answer(runs, AnswerOptions(), prepared.context)
+    return answer.entries if isinstance(answer, ExtendedAnswer) else answer
+
+
+def print_trials(trials: list[SettingsTrial], *, are_numbered: bool) -> None:
+    """Print a line for each choice of settings with its answer."""
+    header = ["PIXELS", "COLOR", "ANSWER", "SCORE"]
+    rows = []
+    for trial in trials:
+        score = "" if trial.score is None else f"{trial.score:.4g}"
+        rows.append([trial.pixels or "as they are", trial.color or "grey", printable(trial.answer), score])
+    if are_numbered:
+        header = ["", *header]
+        rows = [[str(number), *row] for number, row in enumerate(rows, 1)]
+    print_table(header, rows)
+
+
+def option_line(name: str, trial: SettingsTrial) -> str:
+    """Return the command that writes a choice into the manifest."""
+    import shlex
+
+    words = ["pocketserve", "init", name]
+    words += ["--pixels", trial.pixels] if trial.pixels else []
+    words += ["--color", trial.color] if trial.color else []
+    return shlex.join(words)

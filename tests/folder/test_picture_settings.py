@@ -1,0 +1,134 @@
+"""``pocketserve init --try``, and changes of single settings in a manifest that is there."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from colour_models import colour_model, plain_picture
+from conftest import STATE
+from pocketserve.cli.folder import init
+
+pytest.importorskip("onnx", reason="makes the models")
+pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+
+pytestmark = pytest.mark.onnx
+
+Run = Callable[..., tuple[int, str, str]]
+MANIFEST = """# mine
+task = "image-classification"  # it names colours
+
+[image]  # by hand
+mean = 0
+std = 255  # fractions
+resize = "crop"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _no_settings: None) -> Path:
+    """The folder of a model that tells red, green and blue apart."""
+    monkeypatch.setenv("POCKETSERVE_STATE_DIR", str(STATE))
+    home = tmp_path / "colours"
+    colour_model(home / "colours.onnx")
+    (home / "labels.txt").write_text("red\ngreen\nblue\n")
+    (tmp_path / "photo.png").write_bytes(plain_picture())
+    return home
+
+
+def test_a_photo_is_answered_with_each_choice(command: Run, home: Path) -> None:
+    code, out, err = command("init", home, "--try", home.parent / "photo.png")
+
+    assert code == 0, err
+    answers = [line.split()[:3] for line in out.splitlines()[1:9]]
+    assert [answer[:2] for answer in answers] == [
+        [pixels, color] for pixels in ("0..1", "0..255", "signed", "imagenet") for color in ("rgb", "bgr")
+    ]
+    assert [answer[2] for answer in answers] == ["red", "blue"] * 4
+    assert f"  pocketserve init {home} --pixels signed --color bgr" in out
+    assert not (home / "model.toml").exists()
+
+
+def test_the_choice_of_the_user_is_written(command: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init, "_can_ask", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda question: "6")
+    code, _, err = command("init", home, "--try", home.parent / "photo.png", "--task", "image-classification")
+
+    assert code == 0, err
+    manifest = tomllib.loads((home / "model.toml").read_text())
+    assert manifest["image"] == {"mean": 127.5, "std": 127.5, "color": "bgr"}
+
+
+@pytest.mark.parametrize("answer", ["", "0", "9", "x"])
+def test_no_choice_changes_nothing(command: Run, home: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setattr(init, "_can_ask", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda question: answer)
+    code, _, _ = command("init", home, "--try", home.parent / "photo.png")
+
+    assert code == 0
+    assert not (home / "model.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "old", "new"),
+    [
+        (["--pixels", "0..255"], "std = 255  # fractions", "std = 1  # fractions"),
+        (["--color", "bgr"], 'resize = "crop"\n', 'resize = "crop"\ncolor = "bgr"\n'),
+        (["--pixels", "signed"], "mean = 0\nstd = 255 ", "mean = 127.5\nstd = 127.5 "),
+    ],
+)
+def test_one_setting_changes_and_all_else_stays(command: Run, home: Path, words: list[str], old: str, new: str) -> None:
+    (home / "model.toml").write_text(MANIFEST)
+    code, _, err = command("init", home, *words)
+
+    assert code == 0, err
+    assert (home / "model.toml").read_text() == MANIFEST.replace(old, new)
+
+
+def test_other_labels(command: Run, home: Path) -> None:
+    (home / "model.toml").write_text(MANIFEST)
+    (home / "labels.txt").unlink()
+    (home.parent / "names").write_text("rouge\nvert\nbleu\n")
+    code, out, err = command("init", home, "--labels", home.parent / "names")
+
+    assert code == 0, err
+    assert "rouge" in out
+    assert (home / "labels.txt").read_text() == "rouge\nvert\nbleu\n"
+    assert tomllib.loads((home / "model.toml").read_text())["labels"] == "labels.txt"
+
+
+def test_a_change_that_does_not_fit_is_refused(command: Run, home: Path) -> None:
+    colour_model(home / "colours.onnx", (1, 3, 32, 32), {"Image.BitmapPixelFormat": "Rgb8"})
+    text = MANIFEST.replace('resize = "crop"', 'color = "grayscale"')
+    (home / "model.toml").write_text(text)
+    code, _, err = command("init", home, "--pixels", "signed")
+
+    assert code == 1
+    assert "image.color" in err
+    assert (home / "model.toml").read_text() == text
+
+
+def test_a_file_that_is_no_photo(command: Run, home: Path) -> None:
+    (home.parent / "text").write_text("no picture")
+    code, _, err = command("init", home, "--try", home.parent / "text")
+
+    assert code == 1
+    assert "picture" in err
+
+
+def test_predict_says_once_what_is_assumed(command: Run, home: Path) -> None:
+    photo = home.parent / "photo.png"
+    code, out, err = command("predict", "--local", home, photo, photo)
+
+    assert code == 0, err
+    assert " ".join(out.split()).count("Assumed: pixels 0..1, colours RGB, resize stretch.") == 1
+
+
+def test_add_says_what_is_assumed(command: Run, home: Path) -> None:
+    code, out, err = command("add", home, "--models-dir", home.parent / "models")
+
+    assert code == 0, err
+    assert "Assumed: pixels 0..1, colours RGB, resize stretch." in " ".join(out.split())
