@@ -24,7 +24,7 @@ from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
 from pocketserve.tensors import Array
 
 from . import common
-from .keras_config import check_config
+from .keras_config import check_config, layers_with_neutral_options, read_config, without_neutral_options
 
 MINIMUM_KERAS = (3, 14)
 """Below it, files could run code, read or write other files (CVE-2025-9905, CVE-2026-1669, GHSA-hqp4-2352-xf5r)."""
@@ -68,8 +68,21 @@ def load_keras_model(source: ModelSource) -> tuple[Any, Any, Any]:
     title = f"Keras {keras.__version__}"
     with load_errors(lambda error: _explain(source.path.name, title, saved_by, _innermost(error))):
         check_config(source.path)
-        model = keras.models.load_model(source.path, compile=False, safe_mode=True)
+        layers = _tolerant_layers(keras, layers_with_neutral_options(read_config(source.path)))
+        model = keras.models.load_model(source.path, layers, compile=False, safe_mode=True)
     return tf, keras, model
+
+
+def _tolerant_layers(keras: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return classes that make a layer of Keras from options of Keras 2, by the layer's name."""
+    return {name: _tolerant_layer(getattr(keras.layers, name), name) for name in sorted(names)}
+
+
+def _tolerant_layer(layer: Any, name: str) -> Any:
+    def from_config(cls: Any, options: Mapping[str, Any]) -> Any:
+        return layer.from_config(without_neutral_options(name, options))
+
+    return type(name, (layer,), {"from_config": classmethod(from_config)})
 
 
 def _entry(tf: Any, model: Any, specs: Mapping[str, Any], function: Any) -> common.EntryPoint:

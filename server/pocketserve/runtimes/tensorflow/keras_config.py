@@ -13,6 +13,7 @@ import importlib
 import json
 import re
 import zipfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,24 @@ _OPERATIONS = re.compile(r"keras(\.src)?\.ops(\.(numpy|math|nn|core|image|linalg
 _FUNCTIONS = re.compile(rf"builtins|keras\.(activations|{_KINDS})")
 
 
-def check_config(path: Path) -> None:
-    """Refuse a file whose configuration names anything else, by a ValueError in words like those of Keras."""
+NEUTRAL_OPTIONS: Mapping[str, tuple[Collection[str], object]] = {
+    "groups": (
+        (
+            *("DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D"),
+            *("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"),
+        ),
+        1,
+    ),
+    "time_major": (("LSTM", "GRU", "SimpleRNN", "RNN"), False),
+}
+"""Options that Keras 2 writes and Keras 3 refuses: the layers, and the value that says nothing.
+
+Source: ``get_config`` of ``Conv`` and ``RNN`` in keras-team/keras v2.15.0, keras/layers.
+"""
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return a file's configuration; empty if it has none, which Keras reports."""
     if path.suffix == ".keras":  # Keras goes by the suffix
         with zipfile.ZipFile(path) as archive:
             config = json.loads(archive.read("config.json"))
@@ -41,10 +58,39 @@ def check_config(path: Path) -> None:
         with importlib.import_module("h5py").File(path, "r") as file:
             config = json.loads(file.attrs.get("model_config", "null"))
     if not isinstance(config, dict):
-        return  # Keras says what is missing
+        return {}
     if path.suffix == ".keras":
         config |= {"compile_config": None}  # as it is loaded
+    return config
+
+
+def layers_with_neutral_options(config: Mapping[str, Any]) -> set[str]:
+    """Return the classes of layers that have an option which Keras 3 refuses, though it says nothing."""
+    names = set()
     for item in dictionaries(config):
+        options = item.get("config")
+        if isinstance(options, dict) and without_neutral_options(str(item.get("class_name")), options) != options:
+            names.add(str(item["class_name"]))
+    return names
+
+
+def without_neutral_options(layer: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a layer's options without those that say nothing and that Keras 3 refuses."""
+    remaining = dict(options)
+    for option, (layers, neutral) in NEUTRAL_OPTIONS.items():
+        if (
+            layer in layers
+            and option in remaining
+            and type(remaining[option]) is type(neutral)
+            and remaining[option] == neutral
+        ):
+            del remaining[option]
+    return remaining
+
+
+def check_config(path: Path) -> None:
+    """Refuse a file whose configuration names anything else, by a ValueError in words like those of Keras."""
+    for item in dictionaries(read_config(path)):
         if isinstance(item.get("vocabulary"), str):
             raise ValueError("Not allowed: a vocabulary that lies in another file")
         if "class_name" in item:
