@@ -24,7 +24,7 @@ from pocketserve.runtimes.tensorflow import FORMATS, INSTALL
 from pocketserve.tensors import Array
 
 from . import common
-from .keras_config import check_config, layers_with_neutral_options, read_config, without_neutral_options
+from .keras_config import check_config, keras_configuration, layers_with_neutral_options, without_neutral_options
 
 MINIMUM_KERAS = (3, 14)
 """Below it, files could run code, read or write other files (CVE-2025-9905, CVE-2026-1669, GHSA-hqp4-2352-xf5r)."""
@@ -68,7 +68,7 @@ def load_keras_model(source: ModelSource) -> tuple[Any, Any, Any]:
     title = f"Keras {keras.__version__}"
     with load_errors(lambda error: _explain(source.path.name, title, saved_by, _innermost(error))):
         check_config(source.path)
-        layers = _tolerant_layers(keras, layers_with_neutral_options(read_config(source.path)))
+        layers = _tolerant_layers(keras, layers_with_neutral_options(keras_configuration(source.path)))
         model = keras.models.load_model(source.path, layers, compile=False, safe_mode=True)
     return tf, keras, model
 

@@ -49,7 +49,7 @@ Source: ``get_config`` of ``Conv`` and ``RNN`` in keras-team/keras v2.15.0, kera
 """
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def keras_configuration(path: Path) -> dict[str, Any]:
     """Return a file's configuration; empty if it has none, which Keras reports."""
     if path.suffix == ".keras":  # Keras goes by the suffix
         with zipfile.ZipFile(path) as archive:
@@ -90,7 +90,7 @@ def without_neutral_options(layer: str, options: Mapping[str, Any]) -> dict[str,
 
 def check_config(path: Path) -> None:
     """Refuse a file whose configuration names anything else, by a ValueError in words like those of Keras."""
-    for item in dictionaries(read_config(path)):
+    for item in dictionaries(keras_configuration(path)):
         if isinstance(item.get("vocabulary"), str):
             raise ValueError("Not allowed: a vocabulary that lies in another file")
         if "class_name" in item:
