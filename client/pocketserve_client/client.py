@@ -347,8 +347,9 @@ class Client:
             timeout: as in :meth:`infer`; of each request, where there are several.
 
         Returns:
-            A dict of ``model``, ``version``, ``task``, ``predictions`` (a list) and ``timing_ms``; with ``png``
-            or ``jpeg`` the bytes of such a file. For a list of files a list of these, in the same order.
+            A dict of ``model``, ``version``, ``task``, ``predictions`` (a list) and ``timing_ms``, and of ``assumed``
+            (a list) where no file of the model states how a picture is read; with ``png`` or ``jpeg`` the bytes of
+            such a file. For a list of files a list of these, in the same order.
 
         Raises:
             ServerError, ServerUnreachableError: no answer.

@@ -131,10 +131,12 @@ SCHEMAS: dict[str, Schema] = {
             )
         ),
     ),
-    "Prediction": _record(
+    "Prediction": _object(
+        ("model", "version", "task", "predictions", "timing_ms"),
         **dict.fromkeys(("model", "version", "task"), TEXT),
         predictions=_array(ANYTHING),
         timing_ms=_map({"type": "number", "minimum": 0}),
+        assumed=_array(TEXT),
     ),
 }
 

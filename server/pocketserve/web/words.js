@@ -144,6 +144,7 @@ const TABLE = {
   "answer.from": ["From", "Από"],
   "answer.to": ["To", "Έως"],
   "answer.score": ["Score", "Βαθμολογία"],
+  "answer.assumed": ["Assumed, since no file of the model states it: {settings}", "Θεωρείται δεδομένο, αφού κανένα αρχείο του μοντέλου δεν το αναφέρει: {settings}"],
   "answer.infer": ["model", "μοντέλο"],
   "answer.whole": ["with the way there and back", "μαζί με τη μεταφορά"],
   "take.title": ["Take it with you", "Πάρτε το μαζί σας"],

@@ -19,6 +19,7 @@ export function summary(answer) {
 export function answerView(answer, sample) {
   const entries = answer.predictions;
   return html`<div class="answer">${entries.length ? entriesView(answer, sample) : html`<p class="best">${t("answer.nothing")}</p>`}
+    ${answer.assumed ? html`<p class="caption">${t("answer.assumed", { settings: answer.assumed.join(", ") })}</p>` : nothing}
     ${timing(answer)}</div>`;
 }
 
