@@ -22,8 +22,11 @@ from pocketserve.quarantine.system_calls import ALLOW, KILL, REFUSE, architectur
 from pocketserve.repository.scan import scan
 from pocketserve.runtimes.base import ModelLoadError, ModelSource
 from pocketserve.trust.code_parts import code_of
+from pocketserve_wire import ApiError, ErrorCode
 from trusting import trust_all
 
+TRIAL_LIMIT_S = 240.0
+MAX_TRIALS = 5
 TFLITE = ROOT / "tests" / "runtimes" / "data" / "dynamic_batch.tflite"
 
 ATTEMPTS = """
@@ -134,13 +137,23 @@ def model_with(folder: Path, code: str) -> Path:
 
 
 def try_it(models: Path, state: Path, name: str = "mine") -> None:
-    """Give a model whose code is trusted its trial."""
+    """Give a model whose code is trusted its trial.
+
+    A device that is short of threads or memory judges no file and asks to try again; so does a busy test machine.
+    """
     entry = scan(models)[name]
     version = entry.versions[entry.default_version]
     allowed = frozenset(part.digest for part in code_of(entry, version))
     manifest = entry.manifest
     source = ModelSource(version.path, options=version.options, inputs=manifest.inputs, trusted=allowed)
-    Quarantine(state, TrialLimits(timeout=120)).check(entry, version, source)
+    quarantine = Quarantine(state, TrialLimits(timeout=TRIAL_LIMIT_S))
+    for _ in range(MAX_TRIALS - 1):
+        try:
+            return quarantine.check(entry, version, source)
+        except ApiError as error:
+            if error.code is not ErrorCode.MODEL_NOT_READY:
+                raise
+    quarantine.check(entry, version, source)
 
 
 def tried(models: Path, state: Path) -> str:
@@ -226,8 +239,8 @@ def test_what_a_trial_writes_is_never_run(tmp_path: Path) -> None:
         "print(tried(Path(sys.argv[2]), Path(sys.argv[3])))\n"
     )  # a process of its own: in this one the framework may be imported, and so be known as sound
     command = [sys.executable, "-c", ask, str(ROOT / "tests"), str(models), str(tmp_path / "state")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert "it crashed its framework (SIGSEGV)" in done.stdout, done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TRIAL_LIMIT_S, check=False)
+    assert "it crashed its framework (SIGSEGV)" in done.stdout, done.stdout + done.stderr
     assert not witness.exists()
 
 
