@@ -171,6 +171,7 @@ class Kind:
 
 
 KINDS: Final = {
+    "dev": Kind(BIG, only_here=SANS_FRAMEWORKS),
     "quick": Kind(BIG, quick=True, only_here=SANS_FRAMEWORKS),
     "core": Kind(BIG, quick=False, only_here=SANS_FRAMEWORKS),
     "docs": Kind(BIG, only=DOCS, only_here=SANS_FRAMEWORKS),

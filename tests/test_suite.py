@@ -35,7 +35,7 @@ def test_kinds_leave_out_marks_that_exist() -> None:
         assert kind.without <= set(MARKS), name
         places = (*kind.had, *kind.only, *kind.only_here, *THOROUGH)
         assert [place for place in places if not (ROOT / "tests" / place).exists()] == [], name
-    for name in ("quick", "core"):
+    for name in ("dev", "quick", "core"):
         assert KINDS[name].without == BIG and not KINDS[name].had
     assert not BIG & set(HOW)
 
@@ -44,7 +44,7 @@ def test_the_makefile_names_kinds() -> None:
     """Each target runs its tests by the script that repeats failures, and is of a kind that exists."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
     kinds = re.findall(r"tools/run_tests\.py ([\w-]+)", makefile)
-    assert sorted(kinds) == sorted(KINDS.keys() - {"soak", "newest", "arm64"})
+    assert sorted(kinds) == sorted(KINDS.keys() - {"dev", "soak", "newest", "arm64"})
     assert "-m pytest" not in makefile and "not (" not in makefile
     for tool in ("soak", "newest_python", "arm64"):
         assert "run_tests" in (ROOT / "tools" / f"{tool}.py").read_text("utf-8"), tool
@@ -82,7 +82,7 @@ def test_no_test_falls_between_the_kinds() -> None:
     alone = set(MARKS) - {"assets", "convert", "long", "triton", "ray"}
     some = [set(marks) for number in (0, 1, 2) for marks in itertools.combinations(alone, number)]
     needs = [{"convert"}, {"triton", "live"}, {"ray", "live"}, {"long", "soak"}, *some]
-    kinds = KINDS.keys() - {"docs", "lab", "newest", "arm64"}
+    kinds = KINDS.keys() - {"dev", "docs", "lab", "newest", "arm64"}
     for place in {*KINDS["all"].had, *KINDS["tflite-runtime"].had, *THOROUGH, "http/test_http.py"}:
         for marks in needs:
             runs = [kind for kind in kinds if not _left_out(item(kind, place, marks))]
