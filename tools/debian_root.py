@@ -26,7 +26,7 @@ CORE_WHEELS = (
     *("numpy", "flask", "waitress", "requests", "platformdirs", "prometheus-client", "pillow"),
     *("ai-edge-litert", "onnxruntime", "onnx", "pytest", "hypothesis", "packaging"),
 )
-TIMEOUT_S = 1800.0
+TIMEOUT_S = 3600.0
 
 
 def option_parser(description: str, variable: str, default: str) -> argparse.ArgumentParser:
