@@ -288,10 +288,11 @@ def test_requests_are_answered_while_a_changed_model_is_loaded_anew(bench, model
     one = bench()
     answer, before = one.ask("petals"), one.running("petals")
     one.engine.note_changes(scan(models_copy))
-    assert one.engine.outdated_versions("petals") == []
+    assert one.engine.outdated_versions(scan(models_copy)["petals"]) == []
     replace(models_copy / "petals" / "petals.tflite", (models_copy / "petals" / "petals.tflite").read_bytes())
     one.engine.note_changes(scan(models_copy))
-    assert one.engine.outdated_versions("petals") == ["tflite"]
+    outdated = one.engine.outdated_versions(scan(models_copy)["petals"])
+    assert [version.name for version in outdated] == ["tflite"]
     assert one.ask("petals") == answer and one.running("petals") is before
     meanwhile: list[float] = []
     while_loading(one, "petals", lambda: meanwhile.append(one.ask("petals")))
@@ -859,7 +860,7 @@ def test_a_changed_model_with_open_sequences_is_loaded_anew_once_they_are_closed
         assert refusal(reload).code is ErrorCode.MODEL_NOT_READY
         with one.engine.use(*one.named("adding", version), FOREVER) as still:
             assert still is running
-        assert one.engine.outdated_versions("adding") == [version]
+        assert [each.name for each in one.engine.outdated_versions(scan(adding)["adding"])] == [version]
         running.sequences.leave(step, sequence, entry, failed=True)
         reload()
         with one.engine.use(*one.named("adding", version), FOREVER) as fresh:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from numbered_models import await_that
 from places import ROOT
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import load_config
@@ -104,6 +105,7 @@ def test_another_default_version_is_asked_once_it_is_read(folder, serve):
     assert warm(service).model_version == "one"
     describe(folder, default="two")
     service.statuses(rescan=True)
+    await_that(lambda: ask(service).model_version == "two")
     answers = [ask(service) for _ in range(3)]
     assert [(one.model_version, numbers(one)) for one in answers] == [("two", [NEW])] * 3
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from conftest import StartServer
+from numbered_models import DEADLINE_S
 from pocketserve_client import Client
 from pocketserve_client.errors import ServerError
 from soaking import note, rounds
@@ -48,14 +49,16 @@ def test_changes_under_load_give_no_wrong_answer(new_server: StartServer, models
                     faults.append(found)
 
     def await_answer(expected: object) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + DEADLINE_S
         while (found := answer(client)) != expected:  # one that is being loaded is answered by the old one
             assert found in (old, new) and time.monotonic() < deadline, found
 
     with Client(server.url, server.token) as client:
         (folder / "m.tflite").write_bytes(two)
+        client.load("petals")
         new = answer(client)
         (folder / "m.tflite").write_bytes(one)
+        client.load("petals")
         old = answer(client)
         assert isinstance(old, list) and isinstance(new, list) and old != new
         descriptors, turns = len(os.listdir(f"/proc/{server.process.pid}/fd")), rounds(3, 150)

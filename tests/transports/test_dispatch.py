@@ -80,7 +80,7 @@ def test_spellings_of_a_version_are_not_kept(tmp_path):
     service = Service(Config(models_dir=models, state_dir=tmp_path / "state"))
     for spelling in (None, "1", "01", "0001", "\N{FULLWIDTH DIGIT ONE}", "\N{BENGALI DIGIT ZERO}1"):
         assert service.status("petals", spelling).version == "1"
-        assert service._find("petals", spelling)[1].name == "1"
+        assert service._find("petals", spelling) is service.engine.record("petals", "1")
     assert set(service._targets[1]) == {("petals", None), ("petals", "1")}
     service.close()
 

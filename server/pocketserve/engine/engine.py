@@ -273,14 +273,31 @@ class Engine:
                     if record.running is running and record.state is State.READY:
                         closing.append(self._table.evict(key, "it is gone from the folder"))
                 continue
-            now = fingerprint(entry, version)
-            running.outdated = (
-                now != running.fingerprint and self._loader.stamp_of(entry, version) != record.failed_fingerprint
-            )
-            if now == running.fingerprint:
-                with self._lock:
-                    record.error = None if record.running is running else record.error  # the change was taken back
+            self._compare(record, running, entry, version)
         close_all(*closing)
+
+    def outdated_versions(self, entry: ModelEntry) -> list[VersionEntry]:
+        """Return the loaded versions of a model whose files have changed since, and were not tried yet."""
+        with self._lock:
+            listed = self._table.loaded()
+        outdated = []
+        for key, record, running in listed:
+            version = entry.versions.get(key[1])
+            if key[0] == entry.name and version is not None and self._compare(record, running, entry, version):
+                outdated.append(version)
+        return outdated
+
+    def _compare(self, record: VersionRecord, running: ModelHandle, entry: ModelEntry, version: VersionEntry) -> bool:
+        """Mark a loaded version as outdated, or not, by comparing its files with those that it was loaded from."""
+        now = fingerprint(entry, version)
+        if now == running.fingerprint:
+            running.outdated = False
+            with self._lock:
+                if record.running is running:
+                    record.error = None  # the change was taken back
+            return False
+        running.outdated = self._loader.stamp_of(entry, version) != record.failed_fingerprint
+        return running.outdated
 
     def acquire_loaded(self, record: VersionRecord) -> ModelHandle | None:
         """Hold a version without waiting; None where it has to be loaded first."""
@@ -290,13 +307,6 @@ class Engine:
                 return None
             handle.users += 1
             return handle
-
-    def outdated_versions(self, name: str) -> list[str]:
-        """Return the loaded versions of a model whose files have changed, and were not tried since."""
-        with self._lock:
-            return [
-                version for (model, version), _, handle in self._table.loaded() if model == name and handle.outdated
-            ]
 
     def open_sequences(self, name: str, version: str) -> int:
         """Return how many sequences are open on a loaded version."""

@@ -71,7 +71,9 @@ class Updates:
         """
         entry, selected = self._resolve(name, version)
         if not is_default(entry, version):
-            return entry, self._acquire(name, selected.name, deadline, cancellation)
+            handle = self._acquire(name, selected.name, deadline, cancellation)
+            self.start(name)
+            return entry, handle
         fault: ApiError | None = None
         for candidate in _in_order(entry)[:MAX_CANDIDATES]:
             try:
@@ -207,9 +209,8 @@ class Updates:
         entry = self._repository.models().get(name)
         if entry is None or not entry.versions:
             return None
-        for outdated in self._engine.outdated_versions(name):
-            if outdated in entry.versions:
-                return _Pending(entry, entry.versions[outdated], True)
+        for outdated in self._engine.outdated_versions(entry):
+            return _Pending(entry, outdated, True)
         if not self._repository.has_default(name) or self._engine.running(name, entry.default_version) is None:
             return None
         for candidate in better_than_default(entry):

@@ -152,8 +152,6 @@ class ModelLoader:
                 record.apply(Event.LOAD_FAILED, error.copy())
             if not error.code.retryable:
                 record.failed_fingerprint = before
-                if record.running is not None:
-                    record.running.outdated = False  # this change is not tried again
             self.table.changed.notify_all()
         log.warning("%s", error.message)
 
