@@ -83,7 +83,7 @@ class _Server:
     """The parts of a server, from when it listens.
 
     Attributes:
-        unfinished: whether requests were still running when the drain time was over.
+        unfinished: whether requests or loads were still running when the drain time was over.
     """
 
     def __init__(self, config: Config, on_ready: Callable[[Endpoints], None] | None) -> None:
@@ -137,7 +137,7 @@ class _Server:
             if self._sockets is not None:
                 self._sockets.stop()
             gc.freeze()  # the process ends: looking for garbage among all that frameworks made would take seconds
-            self._service.close()
+            self.unfinished |= not self._service.close()
 
     def _load(self, names: Sequence[str]) -> None:
         """Load models while the server answers already, alive but not ready; a request waits for its own alone."""

@@ -53,6 +53,7 @@ EXTENSIONS = (
     "statistics",
 )
 FREE_THREADS = 4
+CLOSE_S = 1.0  # for loads in the background to end
 
 
 class ModelStatus(NamedTuple):
@@ -155,15 +156,16 @@ class Service:
             self._draining = True
             return self._idle.wait_for(lambda: self._request_slots.unused, timeout)
 
-    def close(self) -> None:
-        """End a trial or a question that is under way, and unload every model."""
+    def close(self) -> bool:
+        """End a trial or a question that is under way, and unload every model; return whether all loads have ended."""
+        self.updates.close()
         if self.quarantine is not None:
             self.quarantine.close()
         self.power.close()
-        self.updates.close()
         if self._watch is not None:
             self._watch.close()
         self.engine.close()
+        return self.updates.wait(CLOSE_S)
 
     # Descriptions
 

@@ -75,7 +75,7 @@ def describe_model(
     }
     description: dict[str, Any] = {
         "name": entry.name,
-        "versions": list(entry.versions),
+        "versions": [name for name in entry.versions if name not in entry.withheld or name == entry.default_version],
         "platform": model.platform,
         "inputs": [spec_metadata(spec) for spec in model.inputs.specs],
         "outputs": [spec_metadata(spec) for spec in model.shown_outputs.specs],

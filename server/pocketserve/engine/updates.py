@@ -96,12 +96,12 @@ class Updates:
             entry, selected = self._resolve_exactly(name, version)
             if self._engine.running(name, version) is not None:
                 return self._engine.acquire(entry, selected, deadline, cancellation)
-            left = unrest(entry, selected)
+            left = unrest(entry, selected, is_urgent=True)
             if not left:
                 try:
                     return self._engine.acquire(entry, selected, deadline, cancellation)
                 except ApiError as error:
-                    left = unrest(entry, selected)
+                    left = unrest(entry, selected, is_urgent=True)
                     if error.code is not ErrorCode.MODEL_NOT_READY or not left:
                         raise
             if time.monotonic() + left > latest:
@@ -160,10 +160,15 @@ class Updates:
                 self._active.discard(name)
 
     def close(self) -> None:
-        """End the threads once the loads in progress have ended."""
+        """Start no more loads; those in progress go on."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the loads in progress after :meth:`close`; return whether all have ended."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._active, seconds)
 
     def _run(self, name: str) -> None:
         retry_s = FIRST_RETRY_S
@@ -174,6 +179,7 @@ class Updates:
             with self._changed:
                 if self._is_closed or (pending is None and name not in self._signalled):
                     self._active.discard(name)
+                    self._changed.notify_all()
                     return
             if pending is None:
                 continue
@@ -186,16 +192,13 @@ class Updates:
         """Take one step, and return the seconds until the next; None after a failure that may pass."""
         key = (pending.entry.name, pending.version.name)
         try:
-            delay = self._take(pending)
+            return self._take(pending)
         except ApiError as error:
             self._delays[key] = error.message
             return None if error.code.retryable else 0.0
         except Exception:  # no runtime foresaw it; the engine has it on record
             log.exception("%s/%s could not be loaded in the background", *key)
             return None
-        if not delay:
-            self._delays.pop(key, None)
-        return delay
 
     def _look(self, name: str) -> _Pending | None:
         try:
@@ -211,11 +214,13 @@ class Updates:
             return None
         for outdated in self._engine.outdated_versions(entry):
             return _Pending(entry, outdated, True)
-        if not self._repository.has_default(name) or self._engine.running(name, entry.default_version) is None:
+        if not self._repository.has_default(name):
             return None
+        is_in_use = self._engine.running(name, entry.default_version) is not None
         for candidate in better_than_default(entry):
             version = entry.versions[candidate]
-            if self._engine.running(name, candidate) is not None or self._engine.can_be_tried(entry, version):
+            is_loaded = self._engine.running(name, candidate) is not None
+            if is_loaded or (is_in_use and self._engine.can_be_tried(entry, version)):
                 return _Pending(entry, version, False)
         return None
 
@@ -235,6 +240,7 @@ class Updates:
         if self._engine.open_sequences(entry.name, former):
             self._delays[key] = "sequences are open"
             return SEQUENCE_LOOK_S
+        self._delays.pop(key, None)
         if is_reload or self._engine.running(*key) is None:
             deadline = time.monotonic() + self._longest_wait
             replaces = None if is_reload else former

@@ -21,13 +21,14 @@ def loading_stamp(entry: ModelEntry, version: VersionEntry) -> Stamp:
     return stamp(_files(entry, version))
 
 
-def unrest(entry: ModelEntry, version: VersionEntry) -> float:
+def unrest(entry: ModelEntry, version: VersionEntry, *, is_urgent: bool = False) -> float:
     """Return the seconds until the files of a version have been unchanged for QUIET_S; 0 if they have been.
 
-    A single file is complete when its writer closes it, so only versions of several files have to rest.
+    Args:
+        is_urgent: a client waits, so a single file need not rest: it is complete when its writer closes it.
     """
     files = _files(entry, version)
-    if len(files) < 2:
+    if is_urgent and len(files) < 2:
         return 0.0
     times = list(_change_times(files, entry, version))
     # Also times in the future: a clock that was set back must not hold a model up.
