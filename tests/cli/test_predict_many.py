@@ -158,6 +158,7 @@ def test_patterns(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [source.read() for source in read_inputs(["where is it?"])] == [b"where is it?"]
     assert [source.read() for source in read_inputs(["[7, 3]*"])] == [b"[7, 3]*"]
     assert [source.read() for source in read_inputs(["1", "2"])] == [b"[1, 2]"]
+    assert [source.read() for source in read_inputs(['"good"'])] == [b'"good"']
 
 
 def test_steps_of_a_sequence() -> None:
@@ -167,6 +168,19 @@ def test_steps_of_a_sequence() -> None:
     assert first == again == {"sequence_id": steps.id, "sequence_start": "true"}
     steps.is_open = True
     assert steps.next() == {"sequence_id": steps.id, "sequence_end": "true"}
+
+
+def test_a_pair(run: Run) -> None:
+    """Two texts as one input, and no other beside them."""
+    folder = str(Path(__file__).parents[1] / "models" / "answers")
+    # This model takes questions; its refusal shows what was sent.
+    code, _, error = run(folder, "--pair", "who?", "anna", "--local")
+    assert code == 1
+    assert "unknown key 'text'" in error
+    code, _, error = run(folder, "--local")
+    assert "name an INPUT" in error
+    code, _, error = run(folder, "c", "--pair", "a", "b", "--local")
+    assert "--pair is the input" in error
 
 
 @pytest.mark.onnx

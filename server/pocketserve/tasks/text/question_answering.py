@@ -96,13 +96,13 @@ class QuestionAnswering:
         """Return ``{"answer", "start", "end", "score"}``, likeliest first; positions in characters of the context."""
         text, tokens, windows, before = context
         scores: dict[tuple[int, int], float] = {}
-        nothing = 1.0  # the least score of "no answer" of all windows
+        no_answer = 1.0  # the least score of "no answer" of all windows
         for run, window in zip(runs, windows, strict=True):
-            nothing = min(nothing, self._score_of_nothing(run, window, before))
+            no_answer = min(no_answer, self._score_of_nothing(run, window, before))
             for span, score in self._spans(run, window, before, tokens):
                 scores[span] = max(score, scores.get(span, 0.0))
         if self._options.impossible:
-            scores[0, 0] = nothing
+            scores[0, 0] = no_answer
         best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         threshold = float("-inf") if options.threshold is None else options.threshold
         return [
