@@ -20,6 +20,7 @@ from pocketserve.repository.manifest import read_manifest
 from pocketserve.repository.toml_table import ManifestError
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.onnx import check as onnx_check
+from pocketserve.runtimes.onnx.class_names import read_class_outputs
 from pocketserve.runtimes.registry import content_of
 from pocketserve.runtimes.tensorflow import savedmodel_graph
 from pocketserve.runtimes.tfjs import files as tfjs_files
@@ -28,6 +29,7 @@ from pocketserve.runtimes.tflite import description as tflite_description
 from pocketserve.runtimes.torch.safetensors import read_safetensors
 from pocketserve.tasks import arrays
 from pocketserve.tasks.audio.wav import read_wav
+from pocketserve.tasks.label_files import parse_labels
 from pocketserve.tasks.tabular.tables import Rows
 from pocketserve.tasks.text.sentencepiece_model import SentencePieceError, read_model
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture
@@ -192,6 +194,35 @@ READERS: dict[str, Reader] = {
         _beside("m.onnx", onnx_check.check_model),
         _files(MODELS / "petals" / "petals.onnx", MODELS / "digits" / "digits.onnx"),
         (DamagedFileError, ModelLoadError),
+    ),
+    "ONNX classes": Reader(
+        _beside("m.onnx", read_class_outputs),
+        _files(MODELS / "petals" / "petals.onnx", MODELS / "digits" / "digits.onnx"),
+        (DamagedFileError,),
+        (b"TreeEnsembleClassifier", b"classlabels_int64s", b"ArgMax", b"Gather", b"Concat", b"label"),
+    ),
+    "labels": Reader(
+        lambda content, _: [parse_labels(f"labels.{ending}", content) for ending in ("txt", "csv")],
+        lambda: [b"0 red\n1 green\n", b"red,0\r\ngreen,1", "rød\nblå".encode("utf-16"), b"index,name\n0,red\n"],
+        (DamagedFileError,),
+        (b"0", b"\n", b",", b" ", b'"', b"\xff\xfe", b"\xef\xbb\xbf"),
+    ),
+    "labels in JSON": Reader(
+        lambda content, _: parse_labels("labels.json", content),
+        lambda: [
+            b'["red", "green"]',
+            b'{"0": "red", "1": ["n1", "green"]}',
+            b'{"red": 0}',
+            b'[{"id": 0, "name": "red"}]',
+        ],
+        (DamagedFileError,),
+        _JSON,
+    ),
+    "label maps": Reader(
+        lambda content, _: parse_labels("label_map.pbtxt", content),
+        lambda: [b"item { id: 1 name: 'red' }\nitem {\n display_name: \"green\"\n id: 2\n}"],
+        (DamagedFileError,),
+        (b"item", b"{", b"}", b"id:", b"name:", b"'"),
     ),
     "SavedModel graphs": Reader(
         _beside("saved_model.pb", lambda path: savedmodel_graph.read_meta_graphs(path.parent)),
