@@ -65,6 +65,7 @@ def test_a_timeout_of_one_call(held: HeldServer, transport: str) -> None:
     """The model is busy for longer than that, and the client's own timeout is long."""
     picture = (SAMPLES / "7.png").read_bytes()
     with ThreadPoolExecutor(1) as pool, Client(url_of(held, transport), TOKEN, timeout=LIMIT_S) as client:
+        assert client.predict("digits", picture)["predictions"]  # it is connected
         held.model.hold(pool)
         calls = {
             "predict": lambda: client.predict("digits", picture, timeout=0.2),
@@ -73,7 +74,7 @@ def test_a_timeout_of_one_call(held: HeldServer, transport: str) -> None:
         }
         try:
             for call in calls.values():
-                with pytest.raises(ServerUnreachableError, match=r"did not answer within|no answer came within"):
+                with pytest.raises(ServerUnreachableError):
                     call()
         finally:
             held.model.go()
