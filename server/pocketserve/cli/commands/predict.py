@@ -53,12 +53,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="MODEL", help="a model's name; with --local also a model file")
     parser.add_argument(
         "input",
-        nargs="*",
+        nargs="+",
         metavar="INPUT",
         help="files, folders, patterns in quotes and addresses of pictures; or numbers, a sentence in quotes, or - for "
         "standard input",
     )
-    parser.add_argument("--pair", nargs=2, metavar=("TEXT", "OTHER"), help="two texts that the model reads together")
+    parser.add_argument("--pair", action="store_true", help="the inputs are two texts that the model reads together")
     parser.add_argument("--version", dest="model_version", metavar="NAME", help="the version to ask")
     parser.add_argument("--top-k", type=int, metavar="N", help="entries of the answer at most")
     parser.add_argument("--threshold", type=float, metavar="SCORE", help="lowest score to show")
@@ -123,18 +123,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _inputs(options: argparse.Namespace) -> list[NamedInput]:
-    """Return the inputs, or the pair of ``--pair``.
+    """Return the inputs; with ``--pair`` the two texts as one.
 
     Raises:
-        CommandError: there is neither, or both.
+        CommandError: the words are no input, or ``--pair`` has others than two.
     """
-    if options.pair is None:
-        if not options.input:
-            raise CommandError("name an INPUT: files, numbers, a sentence in quotes, or - for standard input")
+    if not options.pair:
         return read_inputs(options.input)
-    if options.input:
-        raise CommandError("--pair is the input; leave out the others")
-    text, other = options.pair
+    if len(options.input) != 2:
+        raise CommandError(f"--pair takes two texts in quotes, not {len(options.input)}")
+    text, other = options.input
     content = json.dumps({"text": text, "text_pair": other}).encode()
     return [NamedInput("--pair", lambda: content, is_file=False)]
 
