@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from conftest import Server, start_server
+from pocketserve_client import Client
 
 pytestmark = [pytest.mark.onnx, pytest.mark.live]
 
@@ -151,6 +152,17 @@ def test_pairs_as_raw_input(rerankers: Server, case: str) -> None:
     status, answer = ask(rerankers, "/predictions/rerank1", content)
     assert status == 200
     assert [entry["score"] for entry in answer["predictions"]] == pytest.approx([sigmoid(x) for x in logits])
+
+
+@pytest.mark.parametrize("transport", ["http", "socket"])
+def test_the_python_client_sends_pairs(rerankers: Server, transport: str) -> None:
+    address = rerankers.url if transport == "http" else f"socket://127.0.0.1:{rerankers.socket_port}"
+    with Client(address, token=rerankers.token) as client:
+        answer = client.predict(
+            "rerank1", [{"text": "good", "text_pair": "good bad"}, {"text": "a", "text_pair": "bad"}]
+        )
+    scores = [entry["score"] for entry in answer["predictions"]]
+    assert scores == pytest.approx([sigmoid(1), sigmoid(0)])
 
 
 def test_other_objects_are_refused(rerankers: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,13 @@ def test_post_processors(case: str) -> None:
 def test_other_post_processors_are_named(processor: Any) -> None:
     with pytest.raises(UnsupportedProcessorError, match="post_processor"):
         special_of(processor)
+
+
+def test_a_missing_library_is_named_with_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    pipeline = {"normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "ByteLevel"}, "model": {}}
+    with pytest.raises(ModelLoadError, match=r"pre_tokenizer.type = 'ByteLevel'.*pip install 'pocketserve\[text\]'"):
+        arrays_of(tmp_path, "good", files={"tokenizer.json": pipeline})
 
 
 # Added tokens

@@ -12,8 +12,8 @@ import numpy as np
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.base import Arrays, invalid_input
-from pocketserve.tasks.model_facts import ModelFacts, named_tensor
-from pocketserve.tasks.text.hugging_face.lengths import MAX_LENGTH, SENTENCE_BERT, token_limit
+from pocketserve.tasks.model_facts import CONFIG, ModelFacts, named_tensor
+from pocketserve.tasks.text.hugging_face.lengths import MAX_LENGTH, SENTENCE_BERT, token_limit, usable_positions
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.tokenizers import tokenizer_of
 from pocketserve.tasks.text.tokens import Tokenizer
@@ -159,7 +159,7 @@ def token_encoder(facts: ModelFacts, options: TextOptions, task: str) -> TokenEn
         length = token_limit(facts)
     listed = sentences.get("max_seq_length")
     if size <= 0 and not options.max_length and type(listed) is int and 2 <= listed <= MAX_LENGTH:
-        length = listed
+        length = min(listed, usable_positions(facts.json_beside(CONFIG)) or listed)
     lower = sentences.get("do_lower_case") is True
     return TokenEncoder(tokenizer, specs, length, fixed=size > 0, lower_case=lower)
 

@@ -30,11 +30,11 @@ _RELATIVE_UNLESS_BIASED = frozenset(("deberta", "deberta-v2"))
 
 def token_limit(facts: ModelFacts) -> int:
     """Return the most tokens that a model takes, special ones included."""
-    limits = [_positions(facts.json_beside(CONFIG)), tokenizer_settings(facts).max_length]
+    limits = [usable_positions(facts.json_beside(CONFIG)), tokenizer_settings(facts).max_length]
     return min((limit for limit in limits if limit is not None and 2 <= limit <= MAX_LENGTH), default=DEFAULT_LENGTH)
 
 
-def _positions(config: Mapping[str, Any]) -> int | None:
+def usable_positions(config: Mapping[str, Any]) -> int | None:
     """Return the usable positions; None if there is no limit, or none is known."""
     kind = config.get("model_type")
     if kind in _WITHOUT_LIMIT:
