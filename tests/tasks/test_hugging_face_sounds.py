@@ -1,0 +1,82 @@
+"""Sounds as transformers' feature extractors prepare them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tensors import TensorSpec
+from sounds import tone, wav
+from text_models import task_of
+
+SAMPLES = TensorSpec("input_values", "FP32", (-1, -1))
+MASK = TensorSpec("attention_mask", "INT64", (-1, -1))
+WAV2VEC2 = {"architectures": ["HubertForSequenceClassification"], "model_type": "hubert"}
+AST = {"architectures": ["ASTForAudioClassification"], "model_type": "audio-spectrogram-transformer"}
+LOGITS = {"logits": (1, 2)}
+
+
+def audio_task(folder: Path, config: Any, preprocessor: Mapping[str, Any], *specs: TensorSpec) -> Any:
+    """The task of a model without a manifest."""
+    return task_of(folder, specs, LOGITS, {}, {"config.json": config, "preprocessor_config.json": dict(preprocessor)})
+
+
+def test_a_quiet_tone_is_normalised_and_its_mask_is_ones(tmp_path: Path) -> None:
+    settings = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 16000, "do_normalize": True}
+    task = audio_task(tmp_path, WAV2VEC2, settings, SAMPLES, MASK)
+    assert task.name == "audio-classification"
+    run = task.prepare(memoryview(wav(tone(0.5) * 0.01))).runs[0]
+    assert run["input_values"].shape == run["attention_mask"].shape == (1, 8000)
+    assert run["input_values"].var() == pytest.approx(1, abs=0.01)
+    assert run["attention_mask"].all()
+
+
+def test_the_mask_of_a_fixed_window_ends_with_the_sound(tmp_path: Path) -> None:
+    settings = {"feature_extractor_type": "Wav2Vec2FeatureExtractor"}
+    samples = TensorSpec("input_values", "FP32", (1, 16000))
+    mask = TensorSpec("attention_mask", "INT64", (1, 16000))
+    task = audio_task(tmp_path, WAV2VEC2, settings, samples, mask)
+    run = task.prepare(memoryview(wav(tone(0.25)))).runs[0]
+    assert run["attention_mask"].sum() == 4000
+
+
+def test_one_softmax_over_the_logits(tmp_path: Path) -> None:
+    task = audio_task(tmp_path, WAV2VEC2, {"feature_extractor_type": "Wav2Vec2FeatureExtractor"}, SAMPLES)
+    prepared = task.prepare(memoryview(wav(tone(0.1))))
+    answer = task.answer([{"logits": np.array([[2.0, 0.0]], np.float32)}], AnswerOptions(), prepared.context)
+    assert answer[0]["score"] == pytest.approx(1 / (1 + np.exp(-2)))
+
+
+def test_a_filter_bank_is_filled_with_zeros_before_it_is_normalised(tmp_path: Path) -> None:
+    settings = {
+        **{"feature_extractor_type": "ASTFeatureExtractor", "num_mel_bins": 16, "max_length": 20},
+        **{"mean": -4.0, "std": 2.0},
+    }
+    features = TensorSpec("input_values", "FP32", (-1, 20, 16))
+    task = audio_task(tmp_path, AST, settings, features)
+    silence = np.zeros((1600, 1))
+    values = task.prepare(memoryview(wav(silence))).runs[0]["input_values"]
+    assert values.shape == (1, 20, 16)
+    frames = 1 + (1600 - 400) // 160
+    floor = (np.log(1.192092955078125e-07) + 4) / 4
+    assert values[0, :frames] == pytest.approx(np.full((frames, 16), floor), abs=1e-4)
+    assert values[0, frames:] == pytest.approx(np.full((20 - frames, 16), 1.0), abs=1e-6)
+
+
+REFUSED: dict[str, Mapping[str, Any]] = {
+    "feature_extractor_type": {"feature_extractor_type": "ClapFeatureExtractor"},
+    "sampling_rate": {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": "fast"},
+    "padding_side": {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "padding_side": "left"},
+}
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_other_settings_make_it_tensors(tmp_path: Path, key: str) -> None:
+    task = audio_task(tmp_path, WAV2VEC2, REFUSED[key], SAMPLES)
+    assert task.name == "tensors"
+    assert key in task.problem
