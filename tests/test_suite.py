@@ -79,9 +79,9 @@ def test_no_test_falls_between_the_kinds() -> None:
 
     Assets may be missing; the summary says so.
     """
-    alone = set(MARKS) - {"assets", "convert", "long", "triton", "ray"}
+    alone = set(MARKS) - {"assets", "convert", "families", "long", "triton", "ray"}
     some = [set(marks) for number in (0, 1, 2) for marks in itertools.combinations(alone, number)]
-    needs = [{"convert"}, {"triton", "live"}, {"ray", "live"}, {"long", "soak"}, *some]
+    needs = [{"convert"}, {"triton", "live"}, {"ray", "live"}, {"families", "live"}, {"long", "soak"}, *some]
     kinds = KINDS.keys() - {"dev", "docs", "lab", "newest", "arm64"}
     for place in {*KINDS["all"].had, *KINDS["tflite-runtime"].had, *THOROUGH, "http/test_http.py"}:
         for marks in needs:
