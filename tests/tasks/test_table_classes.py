@@ -321,6 +321,20 @@ def test_a_map_whose_classes_are_not_sorted(tmp_path: Path) -> None:
     assert labels_of(named) == ["second", "third", "first"]
 
 
+def test_other_integers_are_no_classes(tmp_path: Path) -> None:
+    """As ``decision_leaf=True`` of sklearn-onnx adds them."""
+    nodes = [
+        node("Identity", ["X"], ["probabilities"]),
+        node("ArgMax", ["X"], ["number"], axis=1, keepdims=0),
+        node("Gather", ["classes", "number"], ["label"]),
+        node("Cast", ["X"], ["leaf"], to=7),
+    ]
+    outputs = [("label", "i", ["n"]), ("probabilities", "f", ["n", 3]), ("leaf", "i", ["n", 3])]
+    path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs, classes=np.array([10, 20, 30]))
+
+    assert labels_of(ask(path, [1, 3, 2])) == ["20", "30", "10"]
+
+
 def test_a_model_with_winners_only(tmp_path: Path) -> None:
     nodes = [
         node("ArgMax", ["X"], ["number"], axis=1, keepdims=0),

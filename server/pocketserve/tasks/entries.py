@@ -55,6 +55,7 @@ class Structured(Protocol):
         """Return what programs are written from, all of it optional.
 
         ``labels`` are class names by the index of answers; ``features`` the columns of a row, each ``{"name", "unit",
-        "datatype"}``; ``target`` is ``{"name", "unit"}``; ``user`` says that a call names a user.
+        "datatype"}``; ``target`` is ``{"name", "unit"}``, and ``targets`` a list of them if there are several;
+        ``user`` says that a call names a user.
         """
         ...

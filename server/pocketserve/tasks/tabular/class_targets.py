@@ -218,7 +218,7 @@ def class_targets(facts: ModelFacts, task: str) -> list[ClassTarget]:
     Raises:
         ModelLoadError: the model's outputs can't be told apart.
     """
-    labels = [spec for spec in facts.outputs if _is_label(facts, spec)]
+    labels = _label_outputs(facts)
     scores = [spec for spec in facts.outputs if spec.datatype in _REAL]
     if not labels:
         ranking = ranking_of(facts, "", task)
@@ -242,10 +242,24 @@ def class_targets(facts: ModelFacts, task: str) -> list[ClassTarget]:
 
 def answers_classes(facts: ModelFacts) -> bool:
     """Return whether the outputs are those of a converted classifier of rows: winners beside scores."""
-    labels = [spec for spec in facts.outputs if _is_label(facts, spec)]
+    labels = _label_outputs(facts)
     scores = [spec for spec in facts.outputs if spec.datatype in _REAL]
-    is_shown = any(_class_output(facts, spec) is not None or "label" in spec.name.casefold() for spec in labels)
-    return is_shown and bool(scores) and len(labels) == 1 and all(len(spec.shape) <= 2 for spec in scores)
+    if len(labels) != 1 or not scores or not _is_marked_label(facts, labels[0]):
+        return False
+    return all(len(spec.shape) <= 2 for spec in scores)
+
+
+def _label_outputs(facts: ModelFacts) -> list[TensorSpec]:
+    """Return the outputs with winning classes; other integers, such as leaves of trees, are left out."""
+    labels = [spec for spec in facts.outputs if _is_label(facts, spec)]
+    marked = [spec for spec in labels if _is_marked_label(facts, spec)]
+    return marked if len(marked) == 1 else labels
+
+
+def _is_marked_label(facts: ModelFacts, spec: TensorSpec) -> bool:
+    """Return whether the graph or its name shows that an output has classes."""
+    graph_output = _class_output(facts, spec)
+    return (graph_output is not None and graph_output.is_label) or "label" in spec.name.casefold()
 
 
 def _targets_of_pairs(
