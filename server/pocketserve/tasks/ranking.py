@@ -103,10 +103,16 @@ def ranking_of(facts: ModelFacts, name: str, task: str) -> Ranking:
     :func:`_output_number`.
     """
     number = _output_number(facts, name or facts.manifest.section(ClassificationOptions).output, task)
-    ranking = ranking_of_output(facts, facts.outputs[number].name, task)
-    if ranking.labels.names or ranking.keys:
-        return ranking
-    return ranking._replace(labels=Labels(_names_in_graph(facts, ranking.spec)))
+    metadata = facts.output_metadata(number)
+    labels = find_labels(facts, number if metadata.associated_files else None)
+    spec = facts.outputs[number]
+    keys = "" if facts.manifest.labels is not None else keys_of(facts, spec.name)
+    if not labels.names and not keys:
+        labels = Labels(_names_in_graph(facts, spec))
+    options = _options(facts, spec, len(labels.names), task)
+    if options.threshold is None:
+        options = options._replace(threshold=threshold_of(metadata))
+    return Ranking(spec, labels, options, calibration_of(facts, number), keys)
 
 
 def _names_in_graph(facts: ModelFacts, spec: TensorSpec) -> Sequence[str]:
@@ -122,19 +128,6 @@ def _names_in_graph(facts: ModelFacts, spec: TensorSpec) -> Sequence[str]:
 def are_numbers(names: Sequence[str]) -> bool:
     """Return whether class names are no more than the numbers of the columns."""
     return all(name == str(number) for number, name in enumerate(names))
-
-
-def ranking_of_output(facts: ModelFacts, name: str, task: str) -> Ranking:
-    """Set up for an output as :func:`ranking_of` does."""
-    number = [spec.name for spec in facts.outputs].index(name)
-    metadata = facts.output_metadata(number)
-    labels = find_labels(facts, number if metadata.associated_files else None)
-    spec = facts.outputs[number]
-    keys = "" if facts.manifest.labels is not None else keys_of(facts, spec.name)
-    options = _options(facts, spec, len(labels.names), task)
-    if options.threshold is None:
-        options = options._replace(threshold=threshold_of(metadata))
-    return Ranking(spec, labels, options, calibration_of(facts, number), keys)
 
 
 def _output_number(facts: ModelFacts, name: str, task: str) -> int:

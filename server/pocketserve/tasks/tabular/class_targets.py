@@ -17,7 +17,7 @@ from pocketserve.runtimes.metadata import ClassOutput
 from pocketserve.tasks.base import AnswerOptions, Arrays
 from pocketserve.tasks.labels import Labels, label_of
 from pocketserve.tasks.model_facts import ModelFacts
-from pocketserve.tasks.ranking import TOP_K, Ranking, are_numbers, is_score_name, keys_of, ranking_of, ranking_of_output
+from pocketserve.tasks.ranking import TOP_K, Ranking, are_numbers, is_score_name, keys_of, ranking_of
 from pocketserve.tensors import Array, TensorSpec
 
 MAX_TARGETS = 1000
@@ -230,13 +230,13 @@ def class_targets(facts: ModelFacts, task: str) -> list[ClassTarget]:
         names = facts.manifest.target_names
         if len(names) != count:
             names = tuple(f"{labels[0].name}[{number}]" for number in range(count))
-        ranking = ranking_of_output(facts, (scores[0] if scores else labels[0]).name, task)
+        ranking = ranking_of(facts, (scores[0] if scores else labels[0]).name, task)
         return [
             _target(facts, name, labels[0], tuple(scores[:1]), ranking, number, count)
             for number, name in enumerate(names)
         ]
     columns = _score_outputs(facts, scores, task)
-    ranking = ranking_of_output(facts, (columns[0] if columns else labels[0]).name, task)
+    ranking = ranking_of(facts, (columns[0] if columns else labels[0]).name, task)
     return [_target(facts, "", labels[0], columns, ranking)]
 
 
@@ -278,7 +278,7 @@ def _targets_of_pairs(
     targets = []
     for number, (name, label) in enumerate(zip(names, labels, strict=True)):
         columns = tuple(scores[number : number + 1])
-        ranking = ranking_of_output(facts, (columns[0] if columns else label).name, task)._replace(labels=Labels())
+        ranking = ranking_of(facts, (columns[0] if columns else label).name, task)._replace(labels=Labels())
         targets.append(_target(facts, name, label, columns, ranking))
     return targets
 
