@@ -321,6 +321,21 @@ def test_a_map_whose_classes_are_not_sorted(tmp_path: Path) -> None:
     assert labels_of(named) == ["second", "third", "first"]
 
 
+def test_labels_of_more_classes_than_columns(tmp_path: Path) -> None:
+    """The winner is a name without a column of its own: the scores decide."""
+    nodes = [
+        node("Identity", ["X"], ["scores"]),
+        node("ReduceMax", ["X"], ["most"], axes=[1], keepdims=0),
+        node("Cast", ["most"], ["label"], to=7),
+    ]
+    outputs = [("label", "i", ["n"]), ("scores", "f", ["n", 3])]
+    path = save(tmp_path / "m" / "m.onnx", nodes, [X3], outputs)
+
+    answer = ask(path, [1, 3, 4], f'{CLASSIFIER}labels = ["0", "1", "2", "3", "4"]\n')
+
+    assert labels_of(answer) == ["2", "1", "0"]
+
+
 def test_other_integers_are_no_classes(tmp_path: Path) -> None:
     """As ``decision_leaf=True`` of sklearn-onnx adds them."""
     nodes = [

@@ -6,6 +6,7 @@ a class name only if the graph says so: the classes of a model may be 10, 20 and
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -161,20 +162,15 @@ class TargetTable:
         else:
             if self._is_reversed(scores, winner):
                 scores = scores[::-1]
-            order = self._order(scores, winner)
+            order = self._order(scores, winner)[: TOP_K if options.top_k is None else options.top_k]
             entries = [
                 {**more, "label": label_of(names, column + shift), "index": column, "score": float(scores[column])}
                 for column in order
             ]
-        return self._select(entries, options)
-
-    def _select(self, entries: list[dict[str, Any]], options: AnswerOptions) -> list[dict[str, Any]]:
-        """Return the entries that a request asks for."""
         default = self.target.ranking.options.threshold
         threshold = default if options.threshold is None else options.threshold
         floor = -np.inf if threshold is None else threshold
-        count = TOP_K if options.top_k is None else options.top_k
-        return [entry for entry in entries[:count] if entry["score"] >= floor and np.isfinite(entry["score"])]
+        return [entry for entry in entries if entry["score"] >= floor and np.isfinite(entry["score"])]
 
     def _is_reversed(self, scores: Array, winner: str | None) -> bool:
         """Return whether two opposite decision values are in the wrong columns, as sklearn-onnx writes those of SVC."""
@@ -188,7 +184,7 @@ class TargetTable:
         lowest_wins = self.target.classes is not None and self.target.classes.lowest_wins
         order: list[int] = np.argsort(scores if lowest_wins else -scores, kind="stable").tolist()
         column = self._column_of(winner, len(scores))
-        if column is not None and column != order[0]:
+        if column is not None and column < len(order) and column != order[0]:
             order.remove(column)
             order.insert(0, column)
         return order
@@ -197,14 +193,21 @@ class TargetTable:
         """Return the column of a class; None if it isn't known."""
         if winner is None:
             return None
-        for classes in (self.own_names, self.target.ranking.labels.names):
-            if winner in classes:
-                column = list(classes).index(winner)
-                return column if column < max(count, len(classes)) else None
+        if winner in self._columns:
+            return self._columns[winner]
         for classes in _OUTLIER_CLASSES:
             if winner in classes and count == len(classes):
                 return classes.index(winner)
         return None
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, int]:
+        """Columns by class: those of the model's own names come before those of the owner's."""
+        columns: dict[str, int] = {}
+        for classes in (self.own_names, self.target.ranking.labels.names):
+            for column, name in enumerate(classes):
+                columns.setdefault(name, column)
+        return columns
 
     def _winner_name(self, winner: str | None, names: Sequence[str], column: int | None) -> str:
         if column is not None and column < len(names):
