@@ -136,11 +136,14 @@ def test_outlier_detectors(tmp_path: Path, estimator: Estimator) -> None:
     assert [entry["score"] for entry in answer] == pytest.approx(model.decision_function(asked).tolist(), abs=1e-3)
 
 
-@pytest.mark.parametrize("targets", [1, 3])
-@pytest.mark.parametrize("estimator", REGRESSORS, ids=lambda estimator: estimator.name)
+REGRESSIONS = [
+    *((estimator, 1) for estimator in REGRESSORS),
+    *((estimator, 3) for estimator in MULTI_TARGET_REGRESSORS),
+]
+
+
+@pytest.mark.parametrize(("estimator", "targets"), REGRESSIONS, ids=lambda value: getattr(value, "name", str(value)))
 def test_regressors(tmp_path: Path, estimator: Estimator, targets: int) -> None:
-    if targets > 1 and estimator not in MULTI_TARGET_REGRESSORS:
-        return
     rows, _ = table()
     model = estimator.create().fit(rows, rows[:, 0] if targets == 1 else rows[:, :targets])
     asked = rows[:TEST_ROWS]
