@@ -209,3 +209,35 @@ def test_a_version_whose_files_come_one_by_one_is_taken_up_whole(start: Callable
         assert served.ask() == (200, "1", 1.0)
     while (answer := served.ask()) != (200, "2", 16.0):
         assert answer == (200, "1", 1.0)
+
+
+def test_a_policy_is_what_requests_the_index_and_the_configuration_show(start: Callable[..., Versions]) -> None:
+    served = start(v1=ONE, v2=TWO, v3=THREE)
+    config = served.root / "m" / "config.pbtxt"
+    config.write_text('version_policy { specific { versions: [ 1, 2 ] } } shiny: 1 input { name: "x" optional: true }')
+    assert served.ask() == (200, "2", 2.0) and served.ask("1") == (200, "1", 1.0)
+    status, code, text = served.ask("3")
+    assert (status, code) == (404, "VERSION_NOT_FOUND")
+    assert text.endswith("is not offered: m/config.pbtxt: version_policy offers versions 1, 2 only")
+    row = served.row("3")
+    assert (row["state"], row["default"]) == ("UNAVAILABLE", False) and "version_policy" in row["reason"]
+    metadata = served.server.call("GET", "/v2/models/m").json()
+    assert metadata["versions"] == ["1", "2"]
+    assert metadata["parameters"]["not_applied"] == (
+        "shiny is no field that this server knows, and is not used; "
+        "input.optional is not applied; requests send every input"
+    )
+    in_force = served.server.call("GET", "/v2/models/m/config").json()
+    assert in_force["version_policy"] == {"specific": {"versions": [1, 2]}}
+
+
+def test_of_the_latest_the_former_answers_until_the_new_one_is_loaded(start: Callable[..., Versions]) -> None:
+    served = start(v1=ONE)
+    (served.root / "m" / "config.pbtxt").write_text("version_policy { latest { num_versions: 1 } }")
+    assert served.ask() == (200, "1", 1.0)
+    put(served.root, 2, BROKEN)
+    await_that(lambda: "failed to load" in served.row("2")["reason"])
+    assert served.ask() == (200, "1", 1.0) and served.ask("1") == (200, "1", 1.0)
+    put(served.root, 3, THREE)
+    await_that(lambda: served.ask() == (200, "3", 3.0))
+    assert served.ask("1")[:2] == (404, "VERSION_NOT_FOUND")
