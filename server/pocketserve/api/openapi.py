@@ -209,7 +209,7 @@ ANSWERS: dict[str, Schema] = {
     "index": _array(
         _object(
             ("name", "version", "state", "reason"),
-            **dict.fromkeys(("name", "version", "state", "reason", "task"), TEXT),
+            **dict.fromkeys(("name", "version", "state", "reason", "task", "sha256", "worker"), TEXT),
             **dict.fromkeys(("default", "loaded"), FLAG),
             file_bytes=COUNT,
         )
