@@ -5,6 +5,7 @@ Nothing here imports a library before a function is called: the rows of :data:`E
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -102,8 +103,16 @@ _CLASSIFIERS = (
     Estimator("LGBMClassifier", "lightgbm", {"n_estimators": 3, "verbose": -1}),
     Estimator("XGBClassifier", "xgboost", {"n_estimators": 3}, zipmap=False),
 )
-_BINARY = tuple(Estimator(e.name, e.module, e.arguments, e.scores, 2, e.zipmap) for e in _CLASSIFIERS)
-CLASSIFIERS = (*_CLASSIFIERS, *_BINARY)
+_OTHER_SCALES = ("LinearDiscriminantAnalysis",)
+"""Of two classes sklearn-onnx 1.20 writes softmax of two opposite decisions, which is sigmoid of twice the decision."""
+
+
+def _of_two_classes(estimator: Estimator) -> Estimator:
+    scores = "" if estimator.name in _OTHER_SCALES else estimator.scores
+    return dataclasses.replace(estimator, classes=2, scores=scores)
+
+
+CLASSIFIERS = (*_CLASSIFIERS, *map(_of_two_classes, _CLASSIFIERS))
 
 OUTLIER_DETECTORS = (
     Estimator("IsolationForest", _ENSEMBLE, _FEW, "decision_function"),
