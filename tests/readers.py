@@ -29,7 +29,7 @@ from pocketserve.runtimes.tflite import description as tflite_description
 from pocketserve.runtimes.torch.safetensors import read_safetensors
 from pocketserve.tasks import arrays
 from pocketserve.tasks.audio.wav import read_wav
-from pocketserve.tasks.label_files import parse_labels
+from pocketserve.tasks.foreign.label_files import parse_labels
 from pocketserve.tasks.tabular.tables import Rows
 from pocketserve.tasks.text.sentencepiece_model import SentencePieceError, read_model
 from pocketserve.tasks.vision.pictures import PictureShape, read_picture

@@ -17,7 +17,7 @@ from pocketserve.repository.sidecar_files import LABEL_FILES
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.registry import FORMATS
 from pocketserve.tasks.base import AnswerOptions
-from pocketserve.tasks.label_files import MAX_LABELS, check_line_count, fit_to_classes, parse_labels
+from pocketserve.tasks.foreign.label_files import MAX_LABELS, check_line_count, fit_to_classes, parse_labels
 from pocketserve.tasks.labels import find_labels
 from pocketserve.tasks.selection import select_task
 from vision_models import facts

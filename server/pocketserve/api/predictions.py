@@ -73,7 +73,7 @@ def call_of(
 
 def _read_form(request: ApiRequest) -> list[Part]:
     """Move a form's fields that say how the request waits into its query, and return the other parts."""
-    from pocketserve.api.multipart import read_form  # late: few send forms
+    from pocketserve.inference.multipart import read_form  # late: few send forms
 
     query = dict(request.query)
     parts: list[Part] = []

@@ -13,7 +13,7 @@ from pocketserve.repository.manifest import MAX_LANGUAGES
 from pocketserve.repository.sidecar_files import LABEL_FILES
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
-from pocketserve.tasks.label_files import (
+from pocketserve.tasks.foreign.label_files import (
     MAX_LABELS,
     check_line_count,
     fit_to_classes,

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.activations import configured_activation
 from pocketserve.tasks.base import AnswerOptions, Arrays
+from pocketserve.tasks.foreign.activations import configured_activation
 from pocketserve.tasks.labels import Labels, find_labels, label_of, mismatch
 from pocketserve.tasks.model_facts import ModelFacts, named_tensor
 from pocketserve.tasks.parameters import Parameter, parameter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pocketserve.tasks.activations import SENTENCE_CONFIG
+from pocketserve.tasks.foreign.activations import SENTENCE_CONFIG
 from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 
 MAX_PROMPT_CHARS = 10_000
