@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio.options import SpectrogramOptions
 from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
 
@@ -49,14 +50,18 @@ class FeatureExtractor(NamedTuple):
 
 def is_audio_classifier(facts: ModelFacts) -> bool:
     """Return whether the files beside a model call it an audio classifier of transformers."""
-    config = facts.json_beside(CONFIG)
+    if not any(spec.name in INPUT_NAMES for spec in facts.inputs):
+        return False
+    try:
+        config = facts.json_beside(CONFIG)
+    except ModelLoadError:
+        return False
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else ""
     if not isinstance(name, str):
         return False
     by_type = config.get("model_type") in _MODELS and name.endswith("ForSequenceClassification")
-    takes_sound = any(spec.name in INPUT_NAMES for spec in facts.inputs)
-    return takes_sound and (by_type or name.endswith("ForAudioClassification"))
+    return by_type or name.endswith("ForAudioClassification")
 
 
 def feature_extractor(facts: ModelFacts) -> FeatureExtractor | None:
