@@ -174,8 +174,8 @@ class ImageSegmentation(PictureTask):
         class_spec, mask_spec = self._queries
         classes = softmax(real_values(outputs[class_spec.name], class_spec)[0].astype(np.float64))
         masks = sigmoid(real_values(outputs[mask_spec.name], mask_spec)[0].astype(np.float64))
-        real_classes = classes[:, :-1]  # the last class is "no object"
-        scores: Array = np.einsum("qc,qhw->chw", real_classes, masks)[None]
+        weights = classes[:, :-1]  # the last class is "no object"
+        scores: Array = np.einsum("qc,qhw->chw", weights, masks)[None]
         return scores
 
     def _class_axis(self, shape: tuple[int, ...]) -> int:
