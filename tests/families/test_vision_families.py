@@ -183,13 +183,21 @@ def _segmenter(name: str, options: dict[str, Any], processor: str, processing: d
     _row(name, SEGMENTATION, Transformers(name, options, processor, processing, **more))
 
 
+_UPER_BACKBONE = {**_BACKBONE, "out_features": ["stage1", "stage2", "stage3", "stage4"]}
 _SEGMENTED = {"size": {"height": 64, "width": 64}}
 _segmenter("Segformer", _SEGFORMER, "Segformer", _SEGMENTED, side=64)
 _segmenter("MobileViT", _MOBILEVIT, "MobileViT", _MOBILE_CROP, side=64, fixed=True)
 _segmenter("MobileNetV2", {**_MOBILE, "tf_padding": False, "output_stride": 8}, "MobileNetV2", _MOBILE_CROP, side=64)
 _DENSE = {**TINY_VIT, "image_size": 64, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]}
-_segmenter("Beit", {**_DENSE, "auxiliary_channels": 8}, "Beit", _SEGMENTED, side=64, fixed=True)
-_segmenter("Data2VecVision", {**_DENSE, "auxiliary_channels": 8}, "Beit", _SEGMENTED, side=64, fixed=True)
+_segmenter("Beit", {**_DENSE, "auxiliary_channels": 8, "pool_scales": [1, 2]}, "Beit", _SEGMENTED, side=64, fixed=True)
+_segmenter(
+    "Data2VecVision",
+    {**_DENSE, "auxiliary_channels": 8, "pool_scales": [1, 2]},
+    "Beit",
+    _SEGMENTED,
+    side=64,
+    fixed=True,
+)
 _segmenter(
     *("DPT", {**_DENSE, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 8, 8, 8]}),
     *("DPT", _SEGMENTED),
@@ -197,7 +205,10 @@ _segmenter(
     fixed=True,
 )
 _segmenter(
-    *("UperNet", {"backbone_config": _BACKBONE, "hidden_size": 16, "pool_scales": [1, 2], "auxiliary_channels": 8}),
+    *(
+        "UperNet",
+        {"backbone_config": _UPER_BACKBONE, "hidden_size": 16, "pool_scales": [1, 2], "auxiliary_channels": 8},
+    ),
     *("Segformer", _SEGMENTED),
     side=64,
     fixed=True,
