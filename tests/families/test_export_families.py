@@ -109,6 +109,8 @@ def test_ultralytics(model: Export, folder: Path, served: Server, tmp_path: Path
         (home / path.name).write_bytes(path.read_bytes())
 
     family = ServedFamily(served, folder, model.name, write)
+    # PyTorch takes long to start, in the trial as well; a load has more time than a request.
+    assert served.call("POST", f"/v2/repository/models/{model.name}/load").status_code == 200
     compared = 0
     for image in blocks():
         threshold = 0.0
