@@ -34,7 +34,7 @@ LONGEST_REMEMBERED = 512
 
 _METHOD = re.compile(r"[A-Z]{1,16}")
 
-Part = tuple[str, str]
+PathPart = tuple[str, str]
 """One segment of a pattern: a placeholder's name, or nothing, and the text behind it."""
 
 
@@ -109,7 +109,7 @@ def _candidates(path: str) -> list[tuple[Route, dict[str, str]]]:
     return [(route, values) for route, values in candidates if not values] or candidates
 
 
-def _values(parts: list[Part], segments: list[str]) -> dict[str, str] | None:
+def _values(parts: list[PathPart], segments: list[str]) -> dict[str, str] | None:
     """Return the values of a pattern's placeholders in a path of as many segments; None where it does not fit."""
     values: dict[str, str] = {}
     for (name, literal), segment in zip(parts, segments, strict=True):
@@ -125,9 +125,9 @@ def _values(parts: list[Part], segments: list[str]) -> dict[str, str] | None:
     return values
 
 
-def _patterns() -> dict[int, list[tuple[Route, list[Part]]]]:
+def _patterns() -> dict[int, list[tuple[Route, list[PathPart]]]]:
     """Return the routes by their number of segments. Compiling regular expressions takes a hundredth of a start."""
-    table: dict[int, list[tuple[Route, list[Part]]]] = {}
+    table: dict[int, list[tuple[Route, list[PathPart]]]] = {}
     for route in ROUTES:
         segments = [segment.rpartition("}") for segment in route.pattern.split("/")]
         parts = [(name.removeprefix("{"), literal) for name, _, literal in segments]

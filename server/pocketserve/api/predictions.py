@@ -19,7 +19,7 @@ from pocketserve.api.messages import (
 )
 from pocketserve.inference.blocking import submit_and_wait
 from pocketserve.inference.call import InferenceCall
-from pocketserve.inference.payload import Part, Prediction, RawPayload
+from pocketserve.inference.payload import FormPart, Prediction, RawPayload
 from pocketserve.messages import LOADS_ANEW, SERVES_ON
 from pocketserve.repository.manifest import FILE_NAME
 from pocketserve.service import Service
@@ -57,7 +57,7 @@ def call_of(
         ApiError: for every fault of the request's form.
     """
     body, content_type = request.body, request.content_type
-    parts: Sequence[Part] = ()
+    parts: Sequence[FormPart] = ()
     if content_type[: len(FORM)].lower() == FORM:
         body, content_type = memoryview(b""), ""
         parts = _read_form(request)
@@ -71,12 +71,12 @@ def call_of(
     )
 
 
-def _read_form(request: ApiRequest) -> list[Part]:
+def _read_form(request: ApiRequest) -> list[FormPart]:
     """Move a form's fields that say how the request waits into its query, and return the other parts."""
     from pocketserve.inference.multipart import read_form  # late: few send forms
 
     query = dict(request.query)
-    parts: list[Part] = []
+    parts: list[FormPart] = []
     for part in read_form(request.body, request.content_type):
         if part.is_file or part.name not in REQUEST_FIELDS:
             parts.append(part)

@@ -11,7 +11,7 @@ from functools import partial
 
 from pocketserve.api.messages import SEQUENCE_QUERY
 from pocketserve.api.predictions import encoded_document
-from pocketserve.inference.payload import Part, Prediction, RawPayload
+from pocketserve.inference.payload import FormPart, Prediction, RawPayload
 from pocketserve.tasks import parameters
 from pocketserve.tasks.encoded import MAX_INPUTS, decode_file
 from pocketserve_wire import ApiError, ErrorCode, Tensor
@@ -42,7 +42,7 @@ def payload_of(request: InferRequest) -> tuple[RawPayload, Callable[[Prediction]
     if len(elements) == 1:
         payload = RawPayload(elements[0], options, hints, values)
     else:
-        parts = [Part("", element, content_type) for element in elements]
+        parts = [FormPart("", element, content_type) for element in elements]
         payload = RawPayload(memoryview(b""), options, hints, values, parts)
     return payload, partial(_respond, request.id)
 

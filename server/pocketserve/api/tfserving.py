@@ -26,7 +26,7 @@ from pocketserve.engine.bindings import Bindings
 from pocketserve.inference.accepted import media_of
 from pocketserve.inference.call import InferenceCall
 from pocketserve.inference.columns import matrix_features, rows_of_columns, rows_of_objects
-from pocketserve.inference.payload import Part, Prediction, RawPayload, TensorPayload
+from pocketserve.inference.payload import FormPart, Prediction, RawPayload, TensorPayload
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks import parameters
 from pocketserve.tasks.arrays import nested
@@ -133,7 +133,7 @@ def _predict_files(
     hints, answer_options = parameters.hints_and_options(request.query, "")
     if "annotate" in answer_options.values:
         raise bad_parameter("annotate", "is answered by POST /predictions/NAME")
-    parts = [Part("", memoryview(content)) for content in files]
+    parts = [FormPart("", memoryview(content)) for content in files]
     payload = RawPayload(memoryview(b""), answer_options, hints, parts=parts)
     respond = partial(_respond_to_files, rows, is_list)
     return inference_call(service, request, payload, waiting_parameters(request), respond)

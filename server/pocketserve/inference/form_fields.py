@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pocketserve.inference.accepted import JSON, Accepted, RawInput, RawInputs, field_name
-from pocketserve.inference.payload import Part, RawPayload
+from pocketserve.inference.payload import FormPart, RawPayload
 from pocketserve.tasks import parameters
 from pocketserve.tasks.base import AnswerOptions, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import is_text
@@ -19,7 +19,7 @@ from pocketserve_wire import ApiError
 LISTS = ("texts", "items")  # keys whose values are always lists
 
 
-def inputs_of_form(parts: Sequence[Part], accepted: Accepted, payload: RawPayload) -> RawInputs:
+def inputs_of_form(parts: Sequence[FormPart], accepted: Accepted, payload: RawPayload) -> RawInputs:
     """Return the inputs in a form, and the options with its parameters.
 
     Raises:
@@ -47,12 +47,12 @@ def inputs_of_form(parts: Sequence[Part], accepted: Accepted, payload: RawPayloa
     raise invalid_input("this model takes one file; the form has several")
 
 
-def _is_parameter(part: Part, accepted: Accepted) -> bool:
+def _is_parameter(part: FormPart, accepted: Accepted) -> bool:
     """Return whether a field is a request parameter; the task's own keys go first."""
     return not part.is_file and part.name in parameters.NAMES and part.name not in accepted.keys
 
 
-def _with_parameters(parts: Sequence[Part], accepted: Accepted, payload: RawPayload) -> tuple[Hints, AnswerOptions]:
+def _with_parameters(parts: Sequence[FormPart], accepted: Accepted, payload: RawPayload) -> tuple[Hints, AnswerOptions]:
     values: dict[str, Any] = dict(payload.hints.values)
     for part in parts:
         if not _is_parameter(part, accepted):
@@ -63,11 +63,11 @@ def _with_parameters(parts: Sequence[Part], accepted: Accepted, payload: RawPayl
     return parameters.hints_and_options(values, "")
 
 
-def _raw(part: Part, hints: Hints) -> RawInput:
+def _raw(part: FormPart, hints: Hints) -> RawInput:
     return RawInput(part.content, hints._replace(content_type=part.content_type))
 
 
-def _files(parts: Sequence[Part], accepted: Accepted, hints: Hints, options: AnswerOptions) -> RawInputs:
+def _files(parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions) -> RawInputs:
     """Return one input for each file, which a field may hold in base64."""
     if len(parts) > MAX_INPUTS:
         raise invalid_input(f"the form has {len(parts)} files, the limit is {MAX_INPUTS}; send them in parts")
@@ -81,7 +81,7 @@ def _files(parts: Sequence[Part], accepted: Accepted, hints: Hints, options: Ans
     return RawInputs(inputs, options, is_list=len(inputs) > 1)
 
 
-def _rows(parts: Sequence[Part], hints: Hints, options: AnswerOptions) -> RawInputs:
+def _rows(parts: Sequence[FormPart], hints: Hints, options: AnswerOptions) -> RawInputs:
     """Return fields by feature name as CSV; a name that comes again begins the next row."""
     columns: dict[str, list[str]] = {}
     for part in parts:
@@ -99,7 +99,7 @@ def _rows(parts: Sequence[Part], hints: Hints, options: AnswerOptions) -> RawInp
     return RawInputs([RawInput(memoryview(body), hints)], options)
 
 
-def _tensors(parts: Sequence[Part], accepted: Accepted, hints: Hints, options: AnswerOptions) -> RawInputs:
+def _tensors(parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions) -> RawInputs:
     """Return the contents by the names of the model's inputs."""
     contents: dict[str, memoryview] = {}
     takes = ", ".join(map(repr, accepted.input_names))
@@ -112,7 +112,7 @@ def _tensors(parts: Sequence[Part], accepted: Accepted, hints: Hints, options: A
     return RawInputs([RawInput(memoryview(b""), hints, contents)], options)
 
 
-def _object(parts: Sequence[Part], accepted: Accepted, hints: Hints, options: AnswerOptions) -> RawInputs:
+def _object(parts: Sequence[FormPart], accepted: Accepted, hints: Hints, options: AnswerOptions) -> RawInputs:
     """Return fields, and files of text, as the JSON object that the task takes."""
     values: dict[str, list[Any]] = {}
     for part in parts:
@@ -147,7 +147,7 @@ def _items(text: str) -> list[Any]:
     return [int(stripped) if is_number else text]
 
 
-def _text(part: Part) -> str:
+def _text(part: FormPart) -> str:
     try:
         return bytes(part.content).decode("utf-8-sig")
     except UnicodeDecodeError:

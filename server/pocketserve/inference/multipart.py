@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from pocketserve.inference.payload import Part
+from pocketserve.inference.payload import FormPart
 from pocketserve_wire import ApiError
 from pocketserve_wire.oip_fields import bad_request
 
@@ -22,7 +22,7 @@ _PARAMETER = re.compile(rb';[ \t]*([A-Za-z]+\*?)=(?:"((?:[^"\\]|\\.)*+)"?|([^\s;
 _TEXT_TYPES = ("text/", "application/json")
 
 
-def read_form(body: memoryview, content_type: str) -> list[Part]:
+def read_form(body: memoryview, content_type: str) -> list[FormPart]:
     """Return the parts of a form in order.
 
     Raises:
@@ -36,7 +36,7 @@ def read_form(body: memoryview, content_type: str) -> list[Part]:
     view = memoryview(content)
     if not content.startswith(delimiter + b"\r\n"):
         raise _invalid_form("cannot be read")
-    parts: list[Part] = []
+    parts: list[FormPart] = []
     start = len(delimiter)
     while content[start : start + 2] == b"\r\n":
         if len(parts) == MAX_PARTS:
@@ -55,7 +55,7 @@ def read_form(body: memoryview, content_type: str) -> list[Part]:
     return parts
 
 
-def _part(headers: bytes, content: memoryview) -> Part:
+def _part(headers: bytes, content: memoryview) -> FormPart:
     if _ENCODED.search(headers):
         raise _invalid_form("encodes its part")
     kind = _TYPE.search(headers)
@@ -71,7 +71,7 @@ def _part(headers: bytes, content: memoryview) -> Part:
     # Some programs leave the file's name out, and none writes such a type for a text field.
     is_file = has_filename or (content_type != "" and not content_type.lower().startswith(_TEXT_TYPES))
     is_unfilled = is_file and not content and not parameters.get(b"filename")
-    return Part(name, content, content_type, is_file=is_file, is_unfilled=is_unfilled)
+    return FormPart(name, content, content_type, is_file=is_file, is_unfilled=is_unfilled)
 
 
 def _invalid_form(fault: str) -> ApiError:

@@ -32,7 +32,7 @@ class EncodedPayload(NamedTuple):
     body: memoryview
 
 
-class Part(NamedTuple):
+class FormPart(NamedTuple):
     """A field or file of a form, or one of several raw inputs.
 
     Attributes:
@@ -59,7 +59,7 @@ class RawPayload(NamedTuple):
     options: AnswerOptions
     hints: Hints = NO_HINTS
     parameters: Mapping[str, Any] = {}
-    parts: Sequence[Part] = ()
+    parts: Sequence[FormPart] = ()
 
 
 Payload = TensorPayload | EncodedPayload | RawPayload

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_plus
 
 from pocketserve.inference.accepted import JSON, Accepted, RawInput, RawInputs, accepted_by, field_name
-from pocketserve.inference.payload import Part, RawPayload
+from pocketserve.inference.payload import FormPart, RawPayload
 from pocketserve.tasks.base import Hints, Task, invalid_input
 from pocketserve.tasks.cancellation import hold_document
 from pocketserve.tasks.encoded import DATA_URL, decode_file, files_in_json, is_data_url
@@ -116,7 +116,7 @@ def _is_input(value: Any) -> bool:
     return isinstance(value, str | int)
 
 
-def urlencoded_fields(body: memoryview, accepted: Accepted) -> list[Part]:
+def urlencoded_fields(body: memoryview, accepted: Accepted) -> list[FormPart]:
     """Return the fields of a urlencoded form; none where the body is no form of the task's keys.
 
     ``curl -d`` sends every text under this type, so a form must name one of the task's keys.
@@ -141,5 +141,5 @@ def urlencoded_fields(body: memoryview, accepted: Accepted) -> list[Part]:
     for name, value in pairs:
         if accepted.media and (is_data_url(value) or field_name(name) in accepted.keys):
             value = value.replace(" ", "+")  # a plus sign of base64 that was not percent-encoded
-        fields.append(Part(name, memoryview(value.encode("utf-8", "replace")), is_file=False))
+        fields.append(FormPart(name, memoryview(value.encode("utf-8", "replace")), is_file=False))
     return fields

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_DIMENSIONS, MAX_SIZE = 8, 1 << 20
 MAX_PIXELS = 64_000_000
-Ask = Callable[[str], str]
+AskLine = Callable[[str], str]
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def declare_inputs(
-    options: argparse.Namespace, service: Service, entry: ModelEntry, ask: Ask
+    options: argparse.Namespace, service: Service, entry: ModelEntry, ask: AskLine
 ) -> tuple[TensorSpec, ...]:
     """Return the input of a PyTorch module that nothing describes, and let the service load it with that.
 
@@ -87,7 +87,7 @@ def _sample_shape(path: Path) -> tuple[tuple[int, ...], str]:
     return (1, 3, height, width), "FP32"
 
 
-def _ask_shape(ask: Ask) -> tuple[int, ...] | None:
+def _ask_shape(ask: AskLine) -> tuple[int, ...] | None:
     """Return the shape that the user names; None where nobody is asked."""
     while answer := ask("Shape of its input, such as 1,3,224,224: "):
         try:

@@ -12,7 +12,7 @@ from pocketserve.engine.device.cores import CoreWatch
 from pocketserve.engine.lifecycle import memory
 from pocketserve.engine.lifecycle.budget import MAKES_ROOM, Budget
 from pocketserve.engine.lifecycle.handle import EngineOptions, ModelHandle, open_handle
-from pocketserve.engine.lifecycle.state import Event, Key, State, VersionRecord, VersionTable, close_all, detach
+from pocketserve.engine.lifecycle.state import Event, State, VersionKey, VersionRecord, VersionTable, close_all, detach
 from pocketserve.engine.scheduling.queue import Scheduler
 from pocketserve.repository.files import file_bytes, fingerprint
 from pocketserve.repository.quiet import loading_stamp
@@ -109,7 +109,7 @@ class ModelLoader:
         return open_handle(model, self.options, self.scheduler, self.clock)
 
     def _publish(
-        self, record: VersionRecord, fresh: ModelHandle, users: int, key: Key, former: Key
+        self, record: VersionRecord, fresh: ModelHandle, users: int, key: VersionKey, former: VersionKey
     ) -> ModelHandle | None:
         """Have requests use a version from now on; return None if the engine was closed meanwhile."""
         with self.table.changed:
@@ -194,7 +194,7 @@ class ModelLoader:
             self._reopen(key, record, running, threads)
         close_all(*evicted)
 
-    def _reopen(self, key: Key, record: VersionRecord, running: ModelHandle, threads: int) -> None:
+    def _reopen(self, key: VersionKey, record: VersionRecord, running: ModelHandle, threads: int) -> None:
         fresh = None
         try:
             fresh = open_handle(running.model.reopen(threads), self.options, self.scheduler, self.clock)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, str]  # a model's name and its version's
+VersionKey = tuple[str, str]  # a model's name and its version's
 
 
 class State(Enum):
@@ -100,13 +100,13 @@ class VersionTable:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.by_key: dict[Key, VersionRecord] = {}
+        self.by_key: dict[VersionKey, VersionRecord] = {}
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.closed = False
         self._clock = clock
 
-    def ensure(self, key: Key) -> VersionRecord:
+    def ensure(self, key: VersionKey) -> VersionRecord:
         """Return a version's record, made when it is asked for the first time."""
         record = self.by_key.get(key)
         return record if record is not None else self.by_key.setdefault(key, VersionRecord())
@@ -124,7 +124,7 @@ class VersionTable:
                     text = "the request's timeout passed while its model was still loading"
                     raise ApiError(ErrorCode.DEADLINE_EXCEEDED, text)
 
-    def loaded(self) -> list[tuple[Key, VersionRecord, ModelHandle]]:
+    def loaded(self) -> list[tuple[VersionKey, VersionRecord, ModelHandle]]:
         """Return the versions that are loaded now, in the order in which they were first asked for."""
         return [(key, record, record.running) for key, record in self.by_key.items() if record.running is not None]
 
