@@ -45,10 +45,6 @@ ADVICE: dict[str, tuple[TensorSpec, Mapping[str, tuple[int, ...]], Mapping[str, 
     ),
     "starts and ends": (TOKENS, {"a": (-1, -1), "b": (-1, -1)}, {"tokenizer.json": {}}, '"question-answering"'),
     "vectors of tokens": (TOKENS, {"y": (-1, -1, 384)}, {"spiece.model": "x"}, '"text-embedding"'),
-    "two labels for the score of one": (
-        *(PICTURE, {"y": (1, 1)}, {"labels.txt": "cat\ndog\n"}),
-        'the score of the second of two labels: write task = "image-classification"',
-    ),
     "sounds, by the input": (SOUND, {"logits": (-1, 2)}, BERT, '"audio-classification"'),
     "sounds, by the type": (
         *(ROW, {"logits": (-1, 2)}, {"config.json": {**BERT["config.json"], "model_type": "hubert"}}),

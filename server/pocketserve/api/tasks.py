@@ -13,7 +13,6 @@ from pocketserve.api.messages import SEQUENCE_QUERY
 from pocketserve.api.predictions import encoded_document
 from pocketserve.inference.payload import FormPart, Prediction, RawPayload
 from pocketserve.tasks import parameters
-from pocketserve.tasks.encoded import MAX_INPUTS, decode_file
 from pocketserve_wire import ApiError, ErrorCode, Tensor
 from pocketserve_wire.oip import InferRequest, InferResponse
 from pocketserve_wire.oip_fields import bad_parameter, bad_request
@@ -61,6 +60,8 @@ def _elements(request: InferRequest, is_base64: bool) -> list[memoryview]:
         raise bad_request("with parameters.task there must be one input of datatype BYTES")
     tensor, data = tensors[0], tensors[0].data
     assert not isinstance(data, memoryview)  # BYTES are a list
+    from pocketserve.tasks.encoded import MAX_INPUTS, decode_file  # late: few requests hold files
+
     if not 0 < len(data) <= MAX_INPUTS:
         fault = f"the input holds 1 to {MAX_INPUTS} elements, the raw bytes; it has {len(data)}"
         raise ApiError(ErrorCode.INVALID_TENSOR, f"with parameters.task {fault}")

@@ -23,15 +23,12 @@ from pocketserve.api.messages import (
     waiting_parameters,
 )
 from pocketserve.engine.bindings import Bindings
-from pocketserve.inference.accepted import media_of
 from pocketserve.inference.call import InferenceCall
-from pocketserve.inference.columns import matrix_features, rows_of_columns, rows_of_objects
-from pocketserve.inference.payload import FormPart, Prediction, RawPayload, TensorPayload
+from pocketserve.inference.payload import FormPart, Prediction, RawPayload, TensorPayload, media_of
 from pocketserve.service import ModelStatus, Service
 from pocketserve.tasks import parameters
 from pocketserve.tasks.arrays import nested
 from pocketserve.tasks.base import Task
-from pocketserve.tasks.encoded import decode_base64, files_in_json
 from pocketserve.tensors import TensorSpec, to_array
 from pocketserve_wire import DATATYPES, ApiError, ErrorCode, Tensor, oip, strict_json
 from pocketserve_wire.oip_fields import bad_parameter, bad_request
@@ -129,6 +126,8 @@ def _predict_files(
     service: Service, request: ApiRequest, values: Any, media: str, names: list[str], rows: bool
 ) -> InferenceCall:
     """Answer pictures or sounds in base64 by the model's task: a list of labelled entries for each file."""
+    from pocketserve.tasks.encoded import files_in_json  # late: few requests hold files
+
     files, is_list = files_in_json(values, media, names)
     hints, answer_options = parameters.hints_and_options(request.query, "")
     if "annotate" in answer_options.values:
@@ -160,6 +159,8 @@ def _by_feature(values: Any, rows: bool, bound: Bindings, task: Task) -> Any:
     first = values[0] if rows and isinstance(values, list) and values else values
     if not _is_named(first) or any(name in bound.by_name for name in first):
         return values
+    from pocketserve.inference.columns import matrix_features, rows_of_columns, rows_of_objects  # late, as above
+
     features = matrix_features(task, bound)
     if not features:
         return values
@@ -263,6 +264,8 @@ def _column(spec: TensorSpec, values: Any) -> Tensor:
 def _text(value: Any, location: str) -> bytes:
     if isinstance(value, dict) and isinstance(value.get("b64"), str):
         try:
+            from pocketserve.tasks.encoded import decode_base64  # late, as above
+
             return decode_base64(value["b64"])
         except ValueError:
             raise invalid(location, "b64 does not hold base64") from None

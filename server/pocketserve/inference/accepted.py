@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from pocketserve.tasks.base import AnswerOptions, Hints, Task
+from pocketserve.inference.payload import RawInput, media_of
+from pocketserve.tasks.base import AnswerOptions, Task
 from pocketserve.tasks.encoded import MEDIA_KEYS
 from pocketserve.tasks.form import Form, FormProvider
 
@@ -18,18 +19,6 @@ TEXT_KEYS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "items": (("items",), ("items", "user")),
 }
 """Keys of the JSON objects that tasks take, by the kind of input (``Form.accepts``)."""
-
-
-class RawInput(NamedTuple):
-    """An input of a task.
-
-    Attributes:
-        tensors: the contents of a form by the names of the model's inputs; then ``body`` is empty.
-    """
-
-    body: memoryview
-    hints: Hints
-    tensors: Mapping[str, memoryview] = {}
 
 
 class RawInputs(NamedTuple):
@@ -66,12 +55,6 @@ class Accepted(NamedTuple):
         for kind in self.kinds:
             objects.extend(TEXT_KEYS.get(kind, ()))
         return objects
-
-
-def media_of(task: Task) -> str:
-    """Return the kind of file that a task takes, ``picture`` or ``sound``; empty for other tasks."""
-    media: str = getattr(task, "media", "")
-    return media
 
 
 def accepted_by(task: Task, input_names: Collection[str]) -> Accepted:

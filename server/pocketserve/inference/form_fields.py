@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pocketserve.inference.accepted import JSON, Accepted, RawInput, RawInputs, field_name
-from pocketserve.inference.payload import FormPart, RawPayload
+from pocketserve.inference.accepted import JSON, Accepted, RawInputs, field_name
+from pocketserve.inference.payload import FormPart, RawInput, RawPayload
 from pocketserve.tasks import parameters
 from pocketserve.tasks.base import AnswerOptions, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import is_text

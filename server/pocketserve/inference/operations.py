@@ -15,11 +15,17 @@ import numpy as np
 
 from pocketserve.engine.lifecycle.handle import ModelHandle
 from pocketserve.engine.scheduling.options import RequestOptions
-from pocketserve.inference.accepted import RawInput, media_of
-from pocketserve.inference.columns import join_columns
 from pocketserve.inference.compile import CompiledRequest, keep_compiled
-from pocketserve.inference.payload import EncodedPayload, Payload, Prediction, RawPayload, TensorPayload
-from pocketserve.inference.raw_input import is_direct_input, read_raw_inputs
+from pocketserve.inference.payload import (
+    EncodedPayload,
+    Payload,
+    Prediction,
+    RawInput,
+    RawPayload,
+    TensorPayload,
+    is_direct_input,
+    media_of,
+)
 from pocketserve.inference.respond import output_tensor, task_outputs
 from pocketserve.inference.run import run_inputs, run_session, run_steps
 from pocketserve.inference.validate import Inputs, collect, raw_tensor, requested_outputs, signature_of
@@ -66,6 +72,8 @@ class TensorOperation:
             tensors = [raw_tensor(request.raw, self._bindings)]
         self._is_joined = False
         if len(tensors) and tensors[0].name not in self._bindings.by_name:
+            from pocketserve.inference.columns import join_columns  # late: few requests have columns
+
             columns = tensors
             tensors = join_columns(columns, self._bindings, model.task)
             self._is_joined = tensors is not columns
@@ -191,6 +199,8 @@ class TaskOperation:
 
     def _read_sources(self) -> Sequence[RawInput]:
         """Return the inputs of a body in another program's form; its fields may hold parameters."""
+        from pocketserve.inference.raw_input import read_raw_inputs  # late: few requests need it
+
         task = self._handle.model.task
         names = [spec.name for spec in self._handle.model.inputs.specs]
         with self._scope():

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pocketserve.engine.statistics import Timing
-from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints
+from pocketserve.tasks.base import NO_HINTS, Answer, AnswerOptions, Hints, Task
 from pocketserve_wire.oip import InferRequest, RequestTemplate
+
+URLENCODED: Final = "application/x-www-form-urlencoded"
+BOM: Final = b"\xef\xbb\xbf"
+_MEDIA_STARTS = frozenset((b"{", b"[", b'"', b"d", b"D", b"\xef", b" ", b"\t", b"\r", b"\n"))
 
 
 class TensorPayload(NamedTuple):
@@ -30,6 +34,18 @@ class EncodedPayload(NamedTuple):
 
     template: RequestTemplate
     body: memoryview
+
+
+class RawInput(NamedTuple):
+    """An input of a task.
+
+    Attributes:
+        tensors: the contents of a form by the names of the model's inputs; then ``body`` is empty.
+    """
+
+    body: memoryview
+    hints: Hints
+    tensors: Mapping[str, memoryview] = {}
 
 
 class FormPart(NamedTuple):
@@ -63,6 +79,23 @@ class RawPayload(NamedTuple):
 
 
 Payload = TensorPayload | EncodedPayload | RawPayload
+
+
+def is_direct_input(payload: RawPayload, media: str) -> bool:
+    """Return whether the body is the task's input as it is."""
+    if payload.parts:
+        return False
+    start = bytes(payload.body[:1])
+    content_type = payload.hints.content_type[: len(URLENCODED)].lower()
+    if media:
+        return start not in _MEDIA_STARTS and content_type != URLENCODED
+    return start != BOM[:1] and content_type != URLENCODED and not content_type.startswith("text/")
+
+
+def media_of(task: Task) -> str:
+    """Return the kind of file that a task takes, ``picture`` or ``sound``; empty for other tasks."""
+    media: str = getattr(task, "media", "")
+    return media
 
 
 class Prediction:

@@ -1,6 +1,6 @@
 """Raw input as other programs send it: forms, files in base64, JSON under another name.
 
-A plain file or document is handed to the task as it is; :func:`is_direct_input` costs little.
+A plain file or document is handed to the task as it is, see ``payload.is_direct_input``.
 """
 
 from __future__ import annotations
@@ -10,31 +10,17 @@ from collections.abc import Collection
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_plus
 
-from pocketserve.inference.accepted import JSON, Accepted, RawInput, RawInputs, accepted_by, field_name
-from pocketserve.inference.payload import FormPart, RawPayload
+from pocketserve.inference.accepted import JSON, Accepted, RawInputs, accepted_by, field_name
+from pocketserve.inference.payload import BOM, URLENCODED, FormPart, RawInput, RawPayload
 from pocketserve.tasks.base import Hints, Task, invalid_input
 from pocketserve.tasks.cancellation import hold_document
 from pocketserve.tasks.encoded import DATA_URL, decode_file, files_in_json, is_data_url
 from pocketserve.tasks.parameters import NAMES
 from pocketserve_wire import ApiError, strict_json
 
-URLENCODED: Final = "application/x-www-form-urlencoded"
-BOM: Final = b"\xef\xbb\xbf"
 MAX_FIELDS: Final = 10_000  # of a urlencoded form: one for each feature of a table
 MAX_FIELD_NAME: Final = 1024  # bytes that may stand in front of the first "="
-_MEDIA_STARTS = frozenset((b"{", b"[", b'"', b"d", b"D", b"\xef", b" ", b"\t", b"\r", b"\n"))
 _LIST_OF_FILES = re.compile(rb'\s*\[\s*["{]')
-
-
-def is_direct_input(payload: RawPayload, media: str) -> bool:
-    """Return whether the body is the task's input as it is."""
-    if payload.parts:
-        return False
-    start = bytes(payload.body[:1])
-    content_type = payload.hints.content_type[: len(URLENCODED)].lower()
-    if media:
-        return start not in _MEDIA_STARTS and content_type != URLENCODED
-    return start != BOM[:1] and content_type != URLENCODED and not content_type.startswith("text/")
 
 
 def read_raw_inputs(payload: RawPayload, task: Task, input_names: Collection[str]) -> RawInputs:

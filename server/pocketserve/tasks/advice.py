@@ -56,9 +56,7 @@ def suggest_task(facts: ModelFacts, labels: Sequence[str]) -> tuple[str, str]:
         labels: names of classes that were found for it.
     """
     classes = class_count(facts)
-    if takes_picture(facts) and (classes >= 2 or (classes == 1 and len(labels) == 2)):
-        if classes == 1:
-            return "it looks like a picture classifier with the score of the second of two labels:", _PICTURES
+    if takes_picture(facts) and classes >= 2:
         fault = ":"
         if labels and len(labels) != classes:
             fault = f" with {plural(len(labels), 'label')} for {classes:,} classes: complete them, or"

@@ -21,6 +21,7 @@ from pocketserve.tensors import TensorSpec
 from pocketserve_wire.files.plain_file import read_plain
 
 CONFIG = "config.json"
+EXPORT_FILES = ("metadata.json", "signature.json", "labels.txt")
 MAX_LITERAL = 1 << 18  # characters of a text in Python's notation; reading one takes a hundred times its size
 MAX_JSON_BYTES = 4 * 2**20  # of a configuration beside a model; 21,000 class names are about 1 MB
 
@@ -137,6 +138,11 @@ class ModelFacts:
             return json.loads(self.read_beside(path, MAX_JSON_BYTES).decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise ModelLoadError(f"{name} beside the model cannot be read: {str(error)[:200]}") from None
+
+    @functools.cached_property
+    def may_be_export(self) -> bool:
+        """Return whether the file or those beside it could be an export of a tool that ``tasks/foreign`` knows."""
+        return bool(self.properties) or any(self.beside(name) is not None for name in EXPORT_FILES)
 
     @property
     def sent_inputs(self) -> tuple[TensorSpec, ...]:

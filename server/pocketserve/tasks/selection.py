@@ -7,7 +7,6 @@ import logging
 from pocketserve.task_registry import TASK_NAMES, task_named
 from pocketserve.tasks import tensors
 from pocketserve.tasks.base import Task
-from pocketserve.tasks.foreign.exports import unsupported_export
 from pocketserve.tasks.foreign.registry import reject_unsupported_keys
 from pocketserve.tasks.model_facts import MetadataError, ModelFacts
 
@@ -23,8 +22,12 @@ def select_task(facts: ModelFacts) -> Task:
     Raises:
         ModelLoadError: the manifest names a task that does not fit the model's tensors.
     """
-    if facts.manifest.task is None and (reason := unsupported_export(facts)):
-        return tensors.create(facts, reason)
+    if facts.manifest.task is None and facts.may_be_export:
+        from pocketserve.tasks.foreign.exports import unsupported_export  # late: few models are exports
+
+        reason = unsupported_export(facts)
+        if reason:
+            return tensors.create(facts, reason)
     name = facts.manifest.task or next(n for n in TASK_NAMES if (fits := task_named(n).fits) and fits(facts))
     version = (facts.entry.name, facts.version.name)
     try:

@@ -12,7 +12,7 @@ from pocketserve.runtimes import metadata
 from pocketserve.tasks.base import AnswerOptions
 from pocketserve.tasks.foreign import tflite_metadata, windows_ml
 from pocketserve.tasks.foreign.keys import Effect, Key, check_keys
-from pocketserve.tasks.foreign.registry import TABLES
+from pocketserve.tasks.foreign.tables import TABLES
 from pocketserve.tasks.model_facts import ModelFacts
 from pocketserve.tasks.selection import select_task
 from pocketserve.tasks.tensors import Tensors

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key, check_keys
-from pocketserve.tasks.foreign.registry import TABLES
+from pocketserve.tasks.foreign.tables import TABLES
 
 TABLE = ForeignFile(
     "settings.json",

@@ -12,7 +12,6 @@ from pocketserve.repository.scan import ModelEntry, VersionEntry
 from pocketserve.runtimes.base import ModelLoadError, ModelSource, Session
 from pocketserve.tasks.arrays import constant
 from pocketserve.tasks.base import Task
-from pocketserve.tasks.foreign.exports import properties_beside
 from pocketserve.tasks.foreign.registry import unknown_keys
 from pocketserve.tasks.model_facts import ModelFacts, properties_of
 from pocketserve.tasks.selection import select_task
@@ -61,6 +60,10 @@ def read_facts(
     properties = properties_of(version._replace(path=source.path), session)
     shapes = inputs.specs, outputs.specs
     facts = ModelFacts(entry, version, *shapes, properties, max_image_pixels, source.path, source.trusted, source.sides)
+    if not facts.may_be_export:
+        return facts
+    from pocketserve.tasks.foreign.exports import properties_beside  # late: few models are exports
+
     return dataclasses.replace(facts, properties={**properties_beside(facts), **properties})
 
 

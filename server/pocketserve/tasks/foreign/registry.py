@@ -1,46 +1,17 @@
-"""The tables of foreign files, and the check of all files beside a model.
-
-To add a file: write its table in a module of this package and add it to :data:`TABLES`.
-"""
+"""Checks all foreign files beside a model, and the metadata inside it, against their tables."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
+from pocketserve.repository.sidecar_files import LABEL_FILES, NAMES, TASK_FILE
 from pocketserve.runtimes.base import ModelLoadError
-from pocketserve.tasks.foreign import (
-    config_json,
-    feature_extractor,
-    lobe,
-    preprocessor_config,
-    sentence_files,
-    teachable_machine,
-    tflite_metadata,
-    tokenizer_files,
-    ultralytics,
-    windows_ml,
-)
 from pocketserve.tasks.foreign.keys import ForeignFile, check_keys
-from pocketserve.tasks.model_facts import MetadataError, ModelFacts
+from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
 
-TABLES: tuple[ForeignFile, ...] = (
-    config_json.TABLE,
-    preprocessor_config.TABLE,
-    teachable_machine.TABLE,
-    lobe.TABLE,
-    ultralytics.TABLE,
-    feature_extractor.TABLE,
-    tokenizer_files.CONFIG,
-    tokenizer_files.SPECIAL_TOKENS,
-    tokenizer_files.TOKENIZER,
-    sentence_files.POOLING,
-    sentence_files.SETTINGS,
-    sentence_files.TRANSFORMER,
-    *sentence_files.DENSE,
-    *sentence_files.NORMALIZE,
-    windows_ml.TABLE,
-    tflite_metadata.TABLE,
-)
+TFLITE_METADATA: Final = "TFLite metadata"
+FOREIGN_FILES: Final = tuple(name for name in NAMES if name not in (*LABEL_FILES, TASK_FILE))
 
 
 def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
@@ -51,8 +22,8 @@ def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
     Raises:
         MetadataError: names the file and its keys; the model is then served as tensors.
     """
-    model_type = _content(facts, config_json.TABLE).get("model_type")
-    for table in TABLES:
+    model_type = _model_type(facts)
+    for table in _tables(facts):
         content = table.complete(_content(facts, table), model_type)
         findings = check_keys(table, content, task)
         keys = [finding for finding in findings.unsupported if finding.path not in facts.manifest.ignored_keys]
@@ -67,11 +38,29 @@ def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
 def unknown_keys(facts: ModelFacts) -> dict[str, tuple[str, ...]]:
     """Return keys that no table knows, by file; files without such keys are left out."""
     unknown = {}
-    for table in TABLES:
+    for table in _tables(facts):
         findings = check_keys(table, _content(facts, table))
         if findings.unknown:
             unknown[table.name] = findings.unknown
     return unknown
+
+
+def _tables(facts: ModelFacts) -> Sequence[ForeignFile]:
+    """Return the tables to check; none for a model without metadata that has no other tool's file beside it."""
+    metadata = facts.metadata
+    has_metadata = bool(facts.properties or metadata.inputs or metadata.outputs or metadata.unknown)
+    if not has_metadata and not any(facts.beside(name) is not None for name in FOREIGN_FILES):
+        return ()
+    from pocketserve.tasks.foreign.tables import TABLES  # late: many models need none of them
+
+    return TABLES
+
+
+def _model_type(facts: ModelFacts) -> object:
+    try:
+        return facts.json_beside(CONFIG).get("model_type")
+    except ModelLoadError:
+        return None
 
 
 def _content(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
@@ -79,8 +68,10 @@ def _content(facts: ModelFacts, table: ForeignFile) -> dict[str, Any]:
 
     It is empty if the file is another tool's, or if it is missing or damaged, which the task that needs it reports.
     """
-    if table is tflite_metadata.TABLE:
-        return tflite_metadata.process_units_of(facts.metadata)
+    if table.name == TFLITE_METADATA:
+        from pocketserve.tasks.foreign.tflite_metadata import process_units_of  # late, as its table
+
+        return process_units_of(facts.metadata)
     if table.is_inside:
         content: dict[str, Any] = dict(facts.properties)
     else:

@@ -13,15 +13,11 @@ from typing import Annotated, Any, NamedTuple
 from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import ImageProperties
-from pocketserve.tasks.foreign.image_processors import DEFAULTS, complete_processor, processor_class
-from pocketserve.tasks.foreign.lobe import lobe_labels
-from pocketserve.tasks.foreign.preprocessor_config import NAME as PROCESSOR
-from pocketserve.tasks.foreign.teachable_machine import project_of
-from pocketserve.tasks.foreign.ultralytics import is_ultralytics_metadata
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
 from pocketserve.tasks.vision.geometry import Sizing
 
 MAX_SIDE = 1 << 14
+PROCESSOR = "preprocessor_config.json"
 
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 """Pillow's numbers, which Hugging Face writes into its files."""
@@ -126,6 +122,11 @@ def _hugging_face(facts: ModelFacts) -> ImageOptions:
     file = facts.json_beside(PROCESSOR)
     if not file:
         return ImageOptions()
+    from pocketserve.tasks.foreign.image_processors import (  # late: few have the file
+        complete_processor,
+        processor_class,
+    )
+
     model_type = facts.json_beside(CONFIG).get("model_type")
     name = processor_class(file, model_type)
     config = complete_processor(file, model_type)
@@ -145,7 +146,12 @@ def _resample(number: object) -> str | None:
 
 def note_unknown_processor(facts: ModelFacts) -> None:
     """Note a processor class whose defaults and peculiarities aren't known."""
-    name = processor_class(facts.json_beside(PROCESSOR))
+    file = facts.json_beside(PROCESSOR)
+    if not file:
+        return
+    from pocketserve.tasks.foreign.image_processors import DEFAULTS, processor_class  # late: few have the file
+
+    name = processor_class(file)
     if name and name not in DEFAULTS:
         facts.assumed.append(f"{name[:60]} is unknown: only the keys of its file are applied")
 
@@ -285,6 +291,11 @@ def _timm_sized(options: ImageOptions, mode: object, size: tuple[int, int]) -> I
 
 def _export_tool(facts: ModelFacts) -> ImageOptions:
     """Return the pictures of Teachable Machine and of Lobe, which state none in their files."""
+    if not facts.may_be_export:
+        return ImageOptions()
+    from pocketserve.tasks.foreign.lobe import lobe_labels  # late: few models are exports
+    from pocketserve.tasks.foreign.teachable_machine import project_of
+
     project = project_of(facts)
     if project is not None and project.kind == "image":
         return ImageOptions(
@@ -301,6 +312,10 @@ def _export_tool(facts: ModelFacts) -> ImageOptions:
 
 def is_ultralytics(facts: ModelFacts) -> bool:
     """Return whether the file is an export of Ultralytics' YOLO, by the metadata that it writes into ONNX files."""
+    if not facts.properties:
+        return False
+    from pocketserve.tasks.foreign.ultralytics import is_ultralytics_metadata  # late: few models have properties
+
     return is_ultralytics_metadata(facts.properties)
 
 
