@@ -23,7 +23,7 @@ def select_task(facts: ModelFacts) -> Task:
         ModelLoadError: the manifest names a task that does not fit the model's tensors.
     """
     if facts.manifest.task is None and facts.may_be_export:
-        from pocketserve.tasks.foreign.exports import unsupported_export  # late: few models are exports
+        from pocketserve.tasks.foreign.exports.properties import unsupported_export  # late: few models are exports
 
         reason = unsupported_export(facts)
         if reason:

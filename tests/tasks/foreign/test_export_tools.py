@@ -12,8 +12,8 @@ import pytest
 
 from pocketserve.repository.scan import VersionEntry
 from pocketserve.runtimes.registry import FORMATS
-from pocketserve.tasks.foreign import lobe, teachable_machine, ultralytics
-from pocketserve.tasks.foreign.exports import properties_beside
+from pocketserve.tasks.foreign.exports import lobe, teachable_machine, ultralytics
+from pocketserve.tasks.foreign.exports.properties import properties_beside
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile
 from pocketserve.tasks.foreign.registry import unknown_keys
 from pocketserve.tasks.model_facts import ModelFacts

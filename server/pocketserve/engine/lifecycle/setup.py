@@ -62,7 +62,7 @@ def read_facts(
     facts = ModelFacts(entry, version, *shapes, properties, max_image_pixels, source.path, source.trusted, source.sides)
     if not facts.may_be_export:
         return facts
-    from pocketserve.tasks.foreign.exports import properties_beside  # late: few models are exports
+    from pocketserve.tasks.foreign.exports.properties import properties_beside  # late: few models are exports
 
     return dataclasses.replace(facts, properties={**properties_beside(facts), **properties})
 

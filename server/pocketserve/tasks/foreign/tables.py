@@ -8,15 +8,13 @@ from __future__ import annotations
 from pocketserve.tasks.foreign import (
     config_json,
     feature_extractor,
-    lobe,
     preprocessor_config,
     sentence_files,
-    teachable_machine,
     tflite_metadata,
     tokenizer_files,
-    ultralytics,
     windows_ml,
 )
+from pocketserve.tasks.foreign.exports import lobe, teachable_machine, ultralytics
 from pocketserve.tasks.foreign.keys import ForeignFile
 
 TABLES: tuple[ForeignFile, ...] = (

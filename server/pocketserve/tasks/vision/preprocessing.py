@@ -293,8 +293,8 @@ def _export_tool(facts: ModelFacts) -> ImageOptions:
     """Return the pictures of Teachable Machine and of Lobe, which state none in their files."""
     if not facts.may_be_export:
         return ImageOptions()
-    from pocketserve.tasks.foreign.lobe import lobe_labels  # late: few models are exports
-    from pocketserve.tasks.foreign.teachable_machine import project_of
+    from pocketserve.tasks.foreign.exports.lobe import lobe_labels  # late: few models are exports
+    from pocketserve.tasks.foreign.exports.teachable_machine import project_of
 
     project = project_of(facts)
     if project is not None and project.kind == "image":
@@ -314,7 +314,9 @@ def is_ultralytics(facts: ModelFacts) -> bool:
     """Return whether the file is an export of Ultralytics' YOLO, by the metadata that it writes into ONNX files."""
     if not facts.properties:
         return False
-    from pocketserve.tasks.foreign.ultralytics import is_ultralytics_metadata  # late: few models have properties
+    from pocketserve.tasks.foreign.exports.ultralytics import (
+        is_ultralytics_metadata,  # late: few models have properties
+    )
 
     return is_ultralytics_metadata(facts.properties)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pocketserve.tasks.foreign.lobe import lobe_labels
-from pocketserve.tasks.foreign.teachable_machine import project_of
-from pocketserve.tasks.foreign.ultralytics import TASKS, is_ultralytics_metadata
+from pocketserve.tasks.foreign.exports.lobe import lobe_labels
+from pocketserve.tasks.foreign.exports.teachable_machine import project_of
+from pocketserve.tasks.foreign.exports.ultralytics import TASKS, is_ultralytics_metadata
 from pocketserve.tasks.model_facts import ModelFacts
 
 
