@@ -36,6 +36,7 @@ def test_defaults_that_no_file_states_are_in_the_answer(new_server: StartServer,
     with Client(url, server.token) as client:
         guessed = client.predict("guessed", plain_picture())
         (folder / "guessed" / "model.toml").write_text("[image]\nmean = 127.5\nstd = 127.5\n")
+        client.load("guessed")
         stated = client.predict("guessed", plain_picture())
         metadata = client.model_metadata("guessed")
 
@@ -54,12 +55,15 @@ def test_advice_that_was_followed_is_not_given_again(new_server: StartServer, fo
             client.predict("plain", plain_picture())
         path = folder / "plain" / "model.toml"
         path.write_text('task = "object-detection"\n')
+        with pytest.raises(ServerError, match="failed to load"):
+            client.load("plain")
         with pytest.raises(ServerError, match=r"model\.toml has a fault: .*; the old one serves on") as caught:
             client.predict("plain", plain_picture())
         assert "write task" not in str(caught.value)
         assert str(caught.value).count("model.toml") == 1
         path.write_text('task = "image-classification"\n')
         os.utime(path, ns=(1, 1))
+        client.load("plain")
         answer = client.predict("plain", plain_picture())
 
     assert answer["task"] == "image-classification"

@@ -118,7 +118,7 @@ def _pending_fault(service: Service, request: ApiRequest) -> str:
     if not reason.startswith(SERVES_ON):
         return ""
     fault = reason.removeprefix(SERVES_ON)
-    if fault == LOADS_ANEW:
+    if fault.startswith(LOADS_ANEW):
         return "its files changed, and are loaded in the background: send the request again"
     _, separator, after = fault.partition(f"{FILE_NAME}: ")
     if separator:
