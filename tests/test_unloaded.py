@@ -10,7 +10,7 @@ import pytest
 
 from conftest import MODELS, Server, StartServer
 from pocketserve.config import load_config
-from pocketserve.repository.scan import ModelEntry, VersionEntry
+from pocketserve.repository.scan import ModelEntry
 from pocketserve.service import Service
 from pocketserve.state.unloaded import FOLDER, UnloadedModels
 from ports import free_port
@@ -63,8 +63,8 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_only(
 class UnloadedMeanwhile(Service):
     """Another request unloads each model just after it was loaded, before that is on file."""
 
-    def _load(self, entry: ModelEntry, default: VersionEntry) -> None:
-        super()._load(entry, default)
+    def _load(self, entry: ModelEntry) -> None:
+        super()._load(entry)
         self.unload(entry.name)
 
 

@@ -250,7 +250,8 @@ def test_a_picture_with_its_answer_drawn_on_it(run, connection, tmp_path, local)
     where = ["--local"] if local else connection
     text = run("predict", "digits", SEVEN, "--save", tmp_path / "seven.png", "--set", "language=de", *where)
     assert text.startswith("LABEL")
-    assert text.splitlines()[-1] == f"The picture with the answer drawn on it is in {tmp_path / 'seven.png'}"
+    words = " ".join(text.split())
+    assert words.endswith(f"The picture with the answer drawn on it is in {tmp_path / 'seven.png'}")
     shown = json.loads(run("predict", "digits", SEVEN, "--save", tmp_path / "seven.png", "--json", *where))
     assert shown["saved"] == str(tmp_path / "seven.png")
     assert (tmp_path / "seven.png").read_bytes().startswith(b"\x89PNG")
@@ -318,10 +319,14 @@ def test_long_answers_are_cut_for_people_only(run, connection):
 
 @pytest.mark.parametrize(("score", "advice"), [(8.1, True), (-0.2, True), (1.0005, False), (0.0, False)])
 def test_scores_that_are_no_probabilities(capsys, score, advice):
-    """Whoever sees logits learns how a model's scores become probabilities; distances and counts are left alone."""
+    """Logits come with advice on how to make them probabilities; other numbers and single scores don't."""
     answer = {"model": "m", "version": "v", "task": "text-classification", "timing_ms": {"infer": 1.0}}
-    _print_answer({**answer, "predictions": [{"label": "a", "index": 0, "score": score}]})
+    first = {"label": "a", "index": 0, "score": score}
+    second = {"label": "b", "index": 1, "score": 0.5}
+    _print_answer({**answer, "predictions": [first, second]})
     assert ('activation = "softmax"' in capsys.readouterr().out) is advice
+    _print_answer({**answer, "predictions": [first]})
+    assert "activation" not in capsys.readouterr().out
     _print_answer({**answer, "task": "recommendation", "predictions": [{"label": "a", "index": 0, "score": 9.0}]})
     assert "activation" not in capsys.readouterr().out
 

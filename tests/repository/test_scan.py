@@ -538,11 +538,18 @@ def test_a_folder_with_more_models_than_a_model_has_versions(tmp_path: Path) -> 
     assert versions(scan(tmp_path)["big"]) == {"best": "f00007.tflite"}
 
 
-@pytest.mark.parametrize("layout", ["big/{}/model.tflite", "big/onnx/model_{}.onnx"])
-def test_too_many_versions_in_other_layouts(tmp_path: Path, layout: str) -> None:
-    fill(tmp_path, *(layout.format(number) for number in range(MAX_VERSIONS + 1)))
+def test_too_many_versions_in_a_folder_of_one_format(tmp_path: Path) -> None:
+    fill(tmp_path, *(f"big/onnx/model_{number}.onnx" for number in range(MAX_VERSIONS + 1)))
     entry = scan(tmp_path)["big"]
     assert not entry.versions and f"holds {MAX_VERSIONS + 1} models" in str(entry.problem)
+
+
+def test_the_newest_of_too_many_numbered_versions_are_kept(tmp_path: Path) -> None:
+    """One more version must not take the model away."""
+    fill(tmp_path, *(f"big/{number}/model.tflite" for number in range(1, MAX_VERSIONS + 3)))
+    entry = scan(tmp_path)["big"]
+    assert sorted(entry.versions, key=int) == [str(number) for number in range(3, MAX_VERSIONS + 3)]
+    assert entry.default_version == str(MAX_VERSIONS + 2)
 
 
 def test_the_work_for_one_folder_grows_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

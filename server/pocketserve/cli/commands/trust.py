@@ -111,7 +111,8 @@ def _trust(service: Service, name: str, version: str | None, options: argparse.N
             if variant.format.code is Code.MODULES and not entry.manifest.inputs:
                 way = f"pocketserve init {shlex.quote(options.model)} --shape 1,3,224,224"
                 print_text(f"Its model.toml has no [[inputs]], and a module does not say what it takes. Next: {way}")
-        print_text(f"Trusted. `pocketserve trust --revoke {printable(shlex.quote(options.model))}` takes it back.")
+        # A command is one line, so that it can be copied.
+        print(f"Trusted. `pocketserve trust --revoke {printable(shlex.quote(options.model))}` takes it back.")
     return EXIT_DONE
 
 
