@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketserve.runtimes.base import ModelLoadError
+from pocketserve.tasks.text.hugging_face.tokenizer_settings import TokenizerSettings
 from pocketserve.tasks.text.library_patterns import MAX_PATTERN_CHARS, check_pattern, patterns_in
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.tokenizers import LibraryTokenizer, tokenizer_of
@@ -89,6 +90,6 @@ def test_a_tokenizer_with_such_a_pattern_is_refused(tmp_path: Path, key: str) ->
 def test_a_panic_of_the_library_is_an_answer() -> None:
     """It is no Exception: the request's thread would end without one."""
     library = pytest.importorskip("tokenizers", reason="needs the tokenizers library")
-    tokenizer = LibraryTokenizer(library.Tokenizer.from_str(tokenizer_json(r"(a+)+$")))
+    tokenizer = LibraryTokenizer(library.Tokenizer.from_str(tokenizer_json(r"(a+)+$")), TokenizerSettings())
     with pytest.raises(ApiError, match="the model's tokenizer cannot take this text"):
         list(tokenizer.tokens("a" * 30 + "!"))
