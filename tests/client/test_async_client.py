@@ -7,15 +7,16 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from conftest import MODELS, Server
 from held_server import TOKEN, HeldServer, until
-from pocketserve_client import AsyncClient, Client, PocketserveError, ServerError, ServerUnreachableError
-from pocketserve_client.aio.threads import run_in_thread
+from pocketserve_client import AsyncClient, Client, ModelSequence, PocketserveError, ServerError, ServerUnreachableError
+from pocketserve_client.aio.async_client import AsyncModelSequence
+from pocketserve_client.aio.threads import run_in_thread, run_to_its_end
 
 LIMIT_S = 120.0
 SEVEN = MODELS / "digits" / "samples" / "7.png"
@@ -184,6 +185,61 @@ def test_the_steps_of_a_sequence(server: Server) -> None:
         outputs = client.infer("petals", inputs)
         expected = [*(array.tolist() for array in outputs.values()), client.predict("petals", FLOWER)["predictions"]]
     assert asyncio.run(ask()) == expected
+
+
+def test_a_cancelled_step_ends_before_the_next() -> None:
+    """Steps of a sequence never run side by side, and its end comes last."""
+    release = threading.Event()
+    order: list[str] = []
+
+    class Steps:
+        id = 1
+
+        def infer(self, inputs: Any) -> dict[str, Any]:
+            assert release.wait(LIMIT_S)
+            order.append("step")
+            return {}
+
+        def close(self) -> None:
+            order.append("end")
+
+    async def ask() -> None:
+        async with AsyncModelSequence(cast(ModelSequence, Steps())) as sequence:
+            task = asyncio.ensure_future(sequence.infer({}))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            release.set()
+
+    asyncio.run(ask())
+    assert order == ["step", "end"]
+
+
+def test_cancelled_calls_hold_their_slots_until_they_end() -> None:
+    release, held = threading.Event(), []
+
+    async def ask() -> None:
+        task = asyncio.ensure_future(run_to_its_end(lambda: release.wait(LIMIT_S), lambda: held.append("released")))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert held == []
+        release.set()
+        await run_to_its_end(lambda: until(lambda: held == ["released"]), lambda: None)
+
+    asyncio.run(ask())
+    assert held == ["released"]
+
+
+def test_a_stream_needs_room_for_one() -> None:
+    async def ask() -> None:
+        async with AsyncClient("socket://127.0.0.1:1", "x", reconnect=0) as client:
+            with pytest.raises(ValueError, match="at least 1"):
+                await anext(client.stream("m", [b""], at_once=0))
+
+    asyncio.run(ask())
 
 
 def test_a_loop_that_ends_before_the_thread() -> None:

@@ -19,6 +19,7 @@ from pocketserve.config import Config
 from pocketserve.engine.engine import State
 from pocketserve.repository import quiet
 from pocketserve.service import Service
+from pocketserve_wire import ApiError, ErrorCode
 from sequence_models import FEEDBACK, running_sum
 
 TIMEOUT_S = 60.0
@@ -200,6 +201,27 @@ def test_a_version_that_has_no_room_for_now_is_tried_again(local: Callable[..., 
     assert one.ask() == ("1", 1.0)
     budget.size = size
     await_that(lambda: one.ask() == ("2", 2.0))
+
+
+def test_an_older_version_does_not_take_over_while_memory_is_short(
+    local: Callable[..., Local], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason may pass; clients must not get another version's answers for it."""
+    one = local()
+    put(one.root, 1, times(1))
+    put(one.root, 2, times(2))
+    assert one.ask() == ("2", 2.0)
+    acquire = one.service.engine.acquire
+
+    def short_of_memory(entry: Any, version: Any, *more: Any) -> Any:
+        if version.name == "2":
+            raise ApiError(ErrorCode.MEMORY_BUDGET, "no room")
+        return acquire(entry, version, *more)
+
+    monkeypatch.setattr(one.service.engine, "acquire", short_of_memory)
+    assert one.request("/v2/models/m/infer")[0] == 503
+    monkeypatch.undo()
+    assert one.ask() == ("2", 2.0)
 
 
 def test_a_failure_is_tried_once_and_logged_once(local: Callable[..., Local], caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 
 from conftest import Server, start_server
+from pocketserve.api.messages import ApiRequest
+from pocketserve.api.rerank import rerank
+from pocketserve.config import Config
+from pocketserve.service import Service
 from pocketserve_client import Client
 
 pytestmark = [pytest.mark.onnx, pytest.mark.live]
@@ -169,3 +173,23 @@ def test_other_objects_are_refused(rerankers: Server) -> None:
     status, answer = ask(rerankers, "/predictions/rerank1", [{"text": "good", "text_pair": 5}])
     assert status == 400
     assert "JSON for this model" in answer["error"]
+
+
+def test_a_long_query_with_many_documents_is_refused(rerankers: Server) -> None:
+    """It is paired with each of them."""
+    content = {"model": "rerank1", "query": "good " * 100_000, "documents": ["bad"] * 256}
+    status, answer = ask(rerankers, "/v1/rerank", content)
+    assert status == 400
+    assert "too long for so many documents" in answer["error"]
+
+
+def test_the_request_belongs_to_the_clients_token(tmp_path: Path) -> None:
+    """So that streams of two apps with one name never meet."""
+    write_reranker(tmp_path / "models" / "m")
+    service = Service(Config(models_dir=tmp_path / "models", state_dir=tmp_path / "state", quarantine=False))
+    body = json.dumps({"model": "m", "query": "good", "documents": ["bad"]}).encode()
+    try:
+        request = ApiRequest({}, {"stream": "camera"}, memoryview(body), owner="app")
+        assert rerank(service, request).options.owner == "app"
+    finally:
+        service.close()

@@ -141,6 +141,15 @@ def test_avif_files_that_are_refused(body: memoryview, fault: str) -> None:
         read(body)
 
 
+def test_items_that_overlap_take_no_more_than_the_file() -> None:
+    """Joining them would take many times the file's size."""
+    padding = bytes([15 << 3 | 2, 127]) + bytes(127)
+    whole = stream(10, 10) + padding * 8
+    assert frame_sizes(crafted(whole)) == [(10, 10)]
+    with pytest.raises(AvifError):
+        frame_sizes(crafted(b"", b"", b"", whole, extent=len(whole)))
+
+
 @with_avif
 def test_a_header_that_announces_more_pixels_than_the_stream() -> None:
     """libavif would scale the picture up."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy.typing as npt
 
-from pocketserve_client.aio.threads import run_in_thread
+from pocketserve_client.aio.threads import run_in_thread, run_to_its_end
 from pocketserve_client.calls import Call, FallbackServer, ModelSequence
 from pocketserve_client.client import FILES_AT_ONCE, Client
 from pocketserve_client.http import DEFAULT_MAX_ANSWER_BYTES
@@ -232,6 +232,8 @@ class AsyncClient:
             inputs: taken as answers come: ``at_once`` of them are under way. Of a sequence's steps, one is.
             options: those of :meth:`Client.predict`.
         """
+        if at_once < 1:
+            raise ValueError("at_once must be at least 1")
         parameters = options.get("parameters") or {}
         at_once = 1 if "sequence_id" in parameters else at_once
         tasks: deque[asyncio.Task[Any]] = deque()
@@ -256,8 +258,8 @@ class AsyncClient:
         return await self._call(lambda: self._client.async_predict(model, data, **options))
 
     async def _run(self, function: Callable[[], T]) -> T:
-        async with self._slots:
-            return await run_in_thread(function)
+        await self._slots.acquire()
+        return await run_to_its_end(function, self._slots.release)
 
     async def _call(self, start: Callable[[], Call[T]]) -> T:
         """Start a call on a thread, since it may have to connect, and wait for its answer."""
@@ -276,6 +278,7 @@ class AsyncModelSequence:
 
     def __init__(self, sequence: ModelSequence) -> None:
         self._sequence = sequence
+        self._step = asyncio.Lock()
         self.id = sequence.id
 
     async def __aenter__(self) -> AsyncModelSequence:
@@ -286,15 +289,20 @@ class AsyncModelSequence:
 
     async def infer(self, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> Mapping[str, Any]:
         """Send the tensors of the next step."""
-        return await run_in_thread(lambda: self._sequence.infer(inputs, **options))
+        return await self._run(lambda: self._sequence.infer(inputs, **options))
 
     async def predict(self, data: RawInput, **options: Any) -> Any:
         """Send the raw input of the next step."""
-        return await run_in_thread(lambda: self._sequence.predict(data, **options))
+        return await self._run(lambda: self._sequence.predict(data, **options))
 
     async def close(self) -> None:
-        """End the sequence."""
-        await run_in_thread(self._sequence.close)
+        """End the sequence, after a step that is in progress."""
+        await self._run(self._sequence.close)
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        """Run a step; the next one waits for its end, even if the task that waits for it is cancelled."""
+        await self._step.acquire()
+        return await run_to_its_end(function, self._step.release)
 
 
 def _cancel_call(started: asyncio.Future[Call[Any]]) -> None:

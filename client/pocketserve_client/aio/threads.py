@@ -32,6 +32,19 @@ def run_in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
     return future
 
 
+async def run_to_its_end(function: Callable[[], T], release: Callable[[], None]) -> T:
+    """Run a function on a thread of its own; call ``release`` when it has ended, also if the caller was cancelled."""
+    ended = run_in_thread(function)
+
+    def on_end(future: asyncio.Future[T]) -> None:
+        release()
+        if not future.cancelled():
+            future.exception()  # a cancelled caller doesn't ask for it
+
+    ended.add_done_callback(on_end)
+    return await asyncio.shield(ended)
+
+
 def _hand_over(
     loop: asyncio.AbstractEventLoop, setter: Callable[[Any], None], future: asyncio.Future[Any], value: Any
 ) -> None:

@@ -49,6 +49,8 @@ def rerank(service: Service, request: ApiRequest) -> InferenceCall:
     """Order documents by their relevance for a query."""
     refuse_unknown_query(request, *WAITING_QUERY)
     query = _read(strict_json.loads_object(request.body))
+    if len(query.query) * len(query.documents) > service.config.max_body_bytes:
+        raise bad_request("'query' is too long for so many documents: it is paired with each of them")
     service.require(query.model, None)
     pairs = [{"text": query.query, "text_pair": document} for document in query.documents]
     body = memoryview(strict_json.dumps(pairs))
@@ -56,6 +58,7 @@ def rerank(service: Service, request: ApiRequest) -> InferenceCall:
     payload = RawPayload(body, every_score, Hints(JSON, {"usage": True}))
     of_model = ApiRequest(
         {"model": query.model},
+        owner=request.owner,
         deadline=request.deadline,
         cancellation=request.cancellation,
         received=request.received,

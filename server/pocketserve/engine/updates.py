@@ -75,12 +75,16 @@ class Updates:
             self.start(name)
             return entry, handle
         fault: ApiError | None = None
-        for candidate in _in_order(entry)[:MAX_CANDIDATES]:
+        is_running = self._engine.running(name, entry.default_version) is not None
+        for candidate in _in_order(entry, is_running)[:MAX_CANDIDATES]:
             try:
                 handle = self._acquire(name, candidate, deadline, cancellation)
             except ApiError as error:
                 if error.code not in _FALL_BACK:
                     raise
+                has_answered = self._repository.has_default(name) and candidate == entry.default_version
+                if has_answered and error.code.retryable:
+                    raise  # the reason may pass, and an older version must not take over for that
                 fault = fault or error
                 continue
             self._repository.set_default(name, candidate)
@@ -270,6 +274,11 @@ def better_than_default(entry: ModelEntry) -> tuple[str, ...]:
     return entry.candidates[: entry.candidates.index(entry.default_version)]
 
 
-def _in_order(entry: ModelEntry) -> list[str]:
-    """Return all versions that may answer by default, the present one first."""
+def _in_order(entry: ModelEntry, is_running: bool) -> list[str]:
+    """Return all versions that may answer by default, the present one first.
+
+    One that its owner has withdrawn comes last, unless it is loaded.
+    """
+    if not is_running and entry.default_version not in entry.candidates:
+        return [*entry.candidates, entry.default_version]
     return list(dict.fromkeys((entry.default_version, *entry.candidates)))

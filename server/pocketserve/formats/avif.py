@@ -148,6 +148,7 @@ class _Reader:
         at += id_bytes
         places: dict[int, list[Extent]] = {}
         extents = 0
+        total = 0
         for _ in range(count):
             item = self._number(at, id_bytes)
             at += id_bytes
@@ -169,7 +170,9 @@ class _Reader:
                 first = origin + self._number(at, offset_bytes)
                 size = self._number(at + offset_bytes, length_bytes)
                 at += offset_bytes + length_bytes
-                if size == 0 or first + size > len(self._body):
+                total += size
+                # Extents may overlap: together they must not be larger than the file that they are joined from.
+                if size == 0 or first + size > len(self._body) or total > len(self._body):
                     raise _unreadable()
                 places[item].append(Extent(first, size))
         return places

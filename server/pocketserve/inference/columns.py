@@ -33,7 +33,7 @@ def join_columns(tensors: Sequence[Tensor], bound: Bindings, task: Task) -> Sequ
     """
     features = matrix_features(task, bound)
     columns = {tensor.name: tensor for tensor in tensors}
-    if not any(name in features for name in columns):
+    if columns.keys().isdisjoint(features):
         return tensors
     _check_names(columns, features, "inputs")
     spec = bound.specs[0]
@@ -77,9 +77,12 @@ def rows_of_columns(columns: Mapping[str, Any], features: Sequence[str]) -> list
 
 
 def _check_names(names: Mapping[str, Any], features: Sequence[str], location: str) -> None:
+    expected = dict.fromkeys(features)
+    if names.keys() == expected.keys():
+        return
     takes = f"the model takes {', '.join(features)}"
     for name in names:
-        if name not in features:
+        if name not in expected:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{location}: unknown feature {name!r:.80}; {takes}")
     for name in features:
         if name not in names:

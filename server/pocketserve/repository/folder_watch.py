@@ -93,10 +93,14 @@ class FolderWatch:
 
     def has_changes(self) -> bool:
         """Return whether something may have changed that was not read yet."""
-        if self._descriptor < 0:
+        descriptor = self._descriptor
+        if descriptor < 0:
             return time.monotonic() - self._read_at >= POLL_S
         length = bytearray(4)  # not bytes, which fcntl tries to write to first, and makes a text of the fault
-        fcntl.ioctl(self._descriptor, termios.FIONREAD, length)
+        try:
+            fcntl.ioctl(descriptor, termios.FIONREAD, length)
+        except OSError:  # the watch was closed meanwhile: the server ends
+            return False
         # In this order: an event that is taken off the queue in between was preceded by the mark.
         return any(length) or self._is_behind or self._has_unread
 
