@@ -17,6 +17,7 @@ from pocketserve.api.dispatch import answer_request, match
 from pocketserve.api.messages import ApiRequest
 from pocketserve.config import Config
 from pocketserve.engine.engine import State
+from pocketserve.engine.lifecycle.state import close_all
 from pocketserve.repository import quiet
 from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode
@@ -211,6 +212,10 @@ def test_an_older_version_does_not_take_over_while_memory_is_short(
     put(one.root, 1, times(1))
     put(one.root, 2, times(2))
     assert one.ask() == ("2", 2.0)
+    table = one.service.engine._table
+    with table.lock:
+        idle = table.evict(("m", "2"), "it is idle")
+    close_all(idle)
     acquire = one.service.engine.acquire
 
     def short_of_memory(entry: Any, version: Any, *more: Any) -> Any:
