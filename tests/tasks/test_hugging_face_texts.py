@@ -165,6 +165,31 @@ def test_padding_and_cutting_at_the_left(tmp_path: Path) -> None:
     assert cut["input_ids"] == [NUMBERS[word] for word in ("[CLS]", "great", "film", "[SEP]")]
 
 
+FIXED_LENGTHS: dict[str, tuple[dict[str, Any], int]] = {
+    "max_seq_length": ({"sentence_bert_config.json": {"max_seq_length": 8}}, 8),
+    "model_max_length": ({"tokenizer_config.json": {"model_max_length": 8}}, 8),
+    "limits above the size": (
+        {"sentence_bert_config.json": {"max_seq_length": 512}, "tokenizer_config.json": {"model_max_length": 512}},
+        64,
+    ),
+    "no limit": ({}, 64),
+}
+
+
+@pytest.mark.parametrize("case", FIXED_LENGTHS)
+def test_a_fixed_size_input_is_padded_beyond_the_listed_limit(tmp_path: Path, case: str) -> None:
+    files, tokens = FIXED_LENGTHS[case]
+    arrays = arrays_of(tmp_path, "good " * 100, 64, files)
+    words = ["[CLS]", *["good"] * (tokens - 2), "[SEP]", *["[PAD]"] * (64 - tokens)]
+    assert arrays["input_ids"] == [NUMBERS[word] for word in words]
+    assert arrays["attention_mask"] == [1] * tokens + [0] * (64 - tokens)
+
+
+def test_a_fixed_size_input_above_the_default_length_is_filled(tmp_path: Path) -> None:
+    arrays = arrays_of(tmp_path, "good " * 1000, 600)
+    assert arrays["attention_mask"] == [1] * 600
+
+
 def template(*parts: tuple[str, int]) -> list[dict[str, Any]]:
     return [{"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": kind}} for name, kind in parts]
 

@@ -13,7 +13,13 @@ from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import TensorMetadata
 from pocketserve.tasks.base import Arrays, invalid_input
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, named_tensor
-from pocketserve.tasks.text.hugging_face.lengths import MAX_LENGTH, SENTENCE_BERT, token_limit, usable_positions
+from pocketserve.tasks.text.hugging_face.lengths import (
+    DEFAULT_LENGTH,
+    MAX_LENGTH,
+    SENTENCE_BERT,
+    token_limit,
+    usable_positions,
+)
 from pocketserve.tasks.text.options import TextOptions
 from pocketserve.tasks.text.tokenizers import tokenizer_of
 from pocketserve.tasks.text.tokens import Tokenizer
@@ -47,7 +53,7 @@ class TokenEncoder(NamedTuple):
     tokenizer: Tokenizer
     specs: Mapping[str, TensorSpec]  # by role: ``ids``, and where there are such ``mask``, ``types``, ``positions``
     length: int  # tokens at most
-    fixed: bool  # the model always takes that many: the rest is padded
+    padded: int = 0  # tokens that a fixed-size input takes; 0 if it takes any number
     lower_case: bool = False  # the whole text, before it is tokenized
 
     def encode(self, text: str, pair: str | None = None) -> dict[str, Array]:
@@ -89,7 +95,7 @@ class TokenEncoder(NamedTuple):
         for part, part_type in zip(parts, part_types, strict=True):
             ids.extend(part)
             types.extend([part_type] * len(part))
-        filling = max(0, self.length - len(ids)) if self.fixed else 0
+        filling = max(0, self.padded - len(ids))
         rows = {
             "ids": self._filled(ids, special.pad, filling),
             "mask": self._filled([1] * len(ids), 0, filling),
@@ -109,7 +115,7 @@ class TokenEncoder(NamedTuple):
 
     def filling(self, count: int) -> int:
         """Return the padding in front of so many tokens, special ones included."""
-        return max(0, self.length - count) if self.fixed and self.tokenizer.special.pad_left else 0
+        return max(0, self.padded - count) if self.tokenizer.special.pad_left else 0
 
     def is_text(self, arrays: Arrays) -> Array:
         """Return which tokens of a run are no padding, as booleans [tokens]."""
@@ -118,7 +124,7 @@ class TokenEncoder(NamedTuple):
             mask: Array = arrays[self.specs["mask"].name].reshape(-1) != 0
             return mask
         is_text: Array = ids != self.tokenizer.special.pad
-        return is_text if self.fixed and is_text.any() else np.ones(len(ids), bool)
+        return is_text if self.padded and is_text.any() else np.ones(len(ids), bool)
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
@@ -153,15 +159,21 @@ def token_encoder(facts: ModelFacts, options: TextOptions, task: str) -> TokenEn
     specs = _roles(facts, options, task)
     ids = specs["ids"]
     size = ids.shape[-1] if ids.shape and not ids.open else -1
-    length = options.max_length or size
-    sentences = facts.json_beside(SENTENCE_BERT)
-    if length <= 0:
-        length = token_limit(facts)
-    listed = sentences.get("max_seq_length")
-    if size <= 0 and not options.max_length and type(listed) is int and 2 <= listed <= MAX_LENGTH:
-        length = min(listed, usable_positions(facts.json_beside(CONFIG)) or listed)
-    lower = sentences.get("do_lower_case") is True
-    return TokenEncoder(tokenizer, specs, length, fixed=size > 0, lower_case=lower)
+    padded = max(0, size)
+    lower = facts.json_beside(SENTENCE_BERT).get("do_lower_case") is True
+    return TokenEncoder(tokenizer, specs, _length(facts, options, padded), padded, lower_case=lower)
+
+
+def _length(facts: ModelFacts, options: TextOptions, padded: int) -> int:
+    """Return the number of tokens at which texts are cut: a fixed-size input may take more."""
+    limit = options.max_length
+    if limit is None:
+        listed = facts.json_beside(SENTENCE_BERT).get("max_seq_length")
+        if type(listed) is int and 2 <= listed <= MAX_LENGTH:
+            limit = min(listed, usable_positions(facts.json_beside(CONFIG)) or listed)
+        else:
+            limit = token_limit(facts, padded or DEFAULT_LENGTH)
+    return min(limit, padded) if padded else limit
 
 
 def full_name(spec: TensorSpec, metadata: TensorMetadata) -> str:

@@ -28,10 +28,10 @@ _RELATIVE_UNLESS_BIASED = frozenset(("deberta", "deberta-v2"))
 """Models with absolute positions only if ``position_biased_input`` is true, its default."""
 
 
-def token_limit(facts: ModelFacts) -> int:
-    """Return the most tokens that a model takes, special ones included."""
+def token_limit(facts: ModelFacts, default: int = DEFAULT_LENGTH) -> int:
+    """Return the most tokens that the files allow, special ones included; the default if they state no limit."""
     limits = [usable_positions(facts.json_beside(CONFIG)), tokenizer_settings(facts).max_length]
-    return min((limit for limit in limits if limit is not None and 2 <= limit <= MAX_LENGTH), default=DEFAULT_LENGTH)
+    return min((limit for limit in limits if limit is not None and 2 <= limit <= MAX_LENGTH), default=default)
 
 
 def usable_positions(config: Mapping[str, Any]) -> int | None:
