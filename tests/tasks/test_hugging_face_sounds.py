@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pocketserve.tasks.base import AnswerOptions
+from pocketserve.tasks.model_facts import MetadataError
 from pocketserve.tensors import TensorSpec
 from sounds import tone, wav
 from text_models import task_of
@@ -80,3 +81,46 @@ def test_other_settings_make_it_tensors(tmp_path: Path, key: str) -> None:
     task = audio_task(tmp_path, WAV2VEC2, REFUSED[key], SAMPLES)
     assert task.name == "tensors"
     assert key in task.problem
+
+
+CLAP = {"feature_extractor_type": "ClapFeatureExtractor", "sampling_rate": 48000}
+ENCODEC = {"feature_extractor_type": "EncodecFeatureExtractor", "sampling_rate": 24000}
+
+
+def described_task(folder: Path, preprocessor: Mapping[str, Any], spec: TensorSpec, **tables: Any) -> Any:
+    """The task of a model whose manifest describes its input."""
+    manifest = {"task": "audio-classification", **tables}
+    return task_of(folder, [spec], LOGITS, manifest, {"preprocessor_config.json": dict(preprocessor)})
+
+
+@pytest.mark.parametrize("audio", [{}, {"sample_rate": 48000}], ids=str)
+def test_a_spectrogram_of_the_manifest_replaces_an_unsupported_extractor(tmp_path: Path, audio: Any) -> None:
+    spectrogram = {"win_length": 1024, "hop_length": 480, "n_mels": 16}
+    spec = TensorSpec("input_features", "FP32", (1, 1, 20, 16))
+    task = described_task(tmp_path, CLAP, spec, audio=audio, spectrogram=spectrogram)
+    run = task.prepare(memoryview(wav(tone(0.1)))).runs[0]
+    assert run["input_features"].shape == (1, 1, 20, 16)
+
+
+@pytest.mark.parametrize("shape", [(-1, 1, -1), (1, 1, 2400), (-1, -1)], ids=str)
+def test_the_rate_of_the_manifest_suffices_for_samples(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    task = described_task(tmp_path, ENCODEC, TensorSpec("input_values", "FP32", shape), audio={"sample_rate": 24000})
+    run = task.prepare(memoryview(wav(tone(0.1)))).runs[0]
+    assert run["input_values"].shape == (1,) * (len(shape) - 1) + (2400,)
+
+
+@pytest.mark.parametrize(
+    ("shape", "audio"), [((-1, 1, 1001, 64), {"sample_rate": 48000}), ((-1, -1), {})], ids=("spectrogram", "no rate")
+)
+def test_an_unsupported_extractor_is_named_if_the_manifest_leaves_a_gap(
+    tmp_path: Path, shape: tuple[int, ...], audio: Any
+) -> None:
+    with pytest.raises(MetadataError, match="ClapFeatureExtractor"):
+        described_task(tmp_path, CLAP, TensorSpec("input_features", "FP32", shape), audio=audio)
+
+
+def test_the_rate_of_the_manifest_keeps_a_supported_extractor(tmp_path: Path) -> None:
+    settings = {"feature_extractor_type": "Wav2Vec2FeatureExtractor"}
+    task = described_task(tmp_path, settings, SAMPLES, audio={"sample_rate": 16000})
+    run = task.prepare(memoryview(wav(tone(0.5) * 0.01))).runs[0]
+    assert run["input_values"].var() == pytest.approx(1, abs=0.01)

@@ -290,6 +290,18 @@ def test_state_must_be_declared(tmp_path: Path) -> None:
         task_of(tmp_path, specs, {"p": (1, 1), "hn": (1, 4)}, manifest)
 
 
+def test_fixed_inputs_are_not_for_samples(tmp_path: Path) -> None:
+    """The server fills them, also those that usually get the rate or a mask."""
+    names = ("h", "sr", "attention_mask")
+    specs = [TensorSpec("x", "FP32", (-1, -1)), *(TensorSpec(name, "FP32", (1, 4)) for name in names)]
+    manifest = {
+        **{"task": "voice-activity", "audio": {"sample_rate": RATE, "window": 512}},
+        "fixed_inputs": dict.fromkeys(names, 0),
+    }
+    task = task_of(tmp_path, specs, {"p": (1, 1)}, manifest)
+    assert task.prepare(memoryview(wav(SECOND))).runs[0].keys() == {"x"}
+
+
 def test_keys_of_one_version(tmp_path: Path) -> None:
     """A version may want another context than the rest."""
     task = detector(tmp_path, versions={"onnx": {"context": 8}, "torchscript": {"context": 9}})

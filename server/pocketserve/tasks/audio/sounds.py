@@ -12,13 +12,13 @@ from pocketserve.runtimes.metadata import AudioProperties
 from pocketserve.tasks import arrays
 from pocketserve.tasks.audio import wav
 from pocketserve.tasks.audio.containers import container_of
-from pocketserve.tasks.audio.feature_extractor import MASK_NAMES, PREPROCESSOR, feature_extractor
-from pocketserve.tasks.audio.options import AudioOptions
+from pocketserve.tasks.audio.feature_extractor import MASK_NAMES, PREPROCESSOR, FeatureExtractor, feature_extractor
+from pocketserve.tasks.audio.options import AudioOptions, SpectrogramOptions
 from pocketserve.tasks.audio.resampling import resample
 from pocketserve.tasks.audio.spectrogram import features_of
 from pocketserve.tasks.base import Arrays, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import cancellable
-from pocketserve.tasks.model_facts import ModelFacts, named_tensor
+from pocketserve.tasks.model_facts import MetadataError, ModelFacts, named_tensor
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json
@@ -53,7 +53,7 @@ class SoundInput:
         self.options = options = facts.manifest.section(AudioOptions).of_version(facts.version.name)
         self._spec = spec = _sample_spec(facts, options, task)
         properties = sound_properties(facts)
-        extractor = feature_extractor(facts)
+        extractor = _extractor(facts, spec, options)
         rate: Any = options.sample_rate or (properties.sample_rate if properties else 0)
         if not rate:
             rate = extractor.rate if extractor else facts.json_beside(PREPROCESSOR).get("sampling_rate")
@@ -71,10 +71,10 @@ class SoundInput:
         self._hop = options.hop or self.window or 0
         self._fixed: dict[str, Array] = {}
         rate_names = (options.rate_input,) if options.rate_input else RATE_NAMES
-        for spec in [spec for spec in facts.inputs if spec.name in rate_names][:1]:
+        for spec in [spec for spec in facts.sent_inputs if spec.name in rate_names][:1]:
             kind = {"FP32": np.float32, "INT32": np.int32}.get(spec.datatype, np.int64)
             self._fixed[spec.name] = np.full([] if spec.open else [1] * len(spec.shape), rate, kind)
-        self._mask = next((spec for spec in facts.inputs if spec.name in MASK_NAMES), None)
+        self._mask = next((spec for spec in facts.sent_inputs if spec.name in MASK_NAMES), None)
 
     def read(self, body: memoryview, hints: Hints) -> wav.Sound:
         """Return a request's sound at the model's rate and with its channels."""
@@ -240,15 +240,35 @@ def sound_properties(facts: ModelFacts) -> AudioProperties | None:
 def _sample_spec(facts: ModelFacts, options: AudioOptions, task: str) -> TensorSpec:
     if options.input:
         return named_tensor(facts.inputs, "audio.input", options.input)
-    filled = {*facts.manifest.state.feedback, *RATE_NAMES, *MASK_NAMES, options.rate_input}
-    fitting = [spec for spec in facts.inputs if spec.name not in filled]
+    filled = {*RATE_NAMES, *MASK_NAMES, options.rate_input}
+    fitting = [spec for spec in facts.sent_inputs if spec.name not in filled]
     if len(fitting) != 1:
         names = ", ".join(spec.name for spec in facts.inputs)
         raise ModelLoadError(
             f"model.toml: task {task} needs one input for samples, but the model has {names}; name it in "
-            f"audio.input, and name inputs that take an output's value back in [state.feedback]"
+            f"audio.input, name inputs that take an output's value back in [state.feedback], and those that always "
+            f"have the same value in [fixed_inputs]"
         )
     return fitting[0]
+
+
+def _extractor(facts: ModelFacts, spec: TensorSpec, options: AudioOptions) -> FeatureExtractor | None:
+    """Return the feature extractor; None if there is none, or if the manifest describes the input in its place."""
+    try:
+        return feature_extractor(facts)
+    except MetadataError:
+        described = SpectrogramOptions in facts.manifest.sections
+        if described or (options.sample_rate and _takes_samples(spec, options.channels or 1)):
+            return None
+        raise
+
+
+def _takes_samples(spec: TensorSpec, channels: int) -> bool:
+    """Return whether an input has one dimension for samples, not two as a spectrogram has."""
+    if spec.open:
+        return True
+    inner = [length for length in spec.shape[1:] if length not in (1, channels)]
+    return len(inner) <= 1
 
 
 def _length_axis(spec: TensorSpec) -> int:
