@@ -20,6 +20,7 @@ from pocketserve.tasks.text.hugging_face.lengths import token_limit
 from pocketserve.tasks.text.hugging_face.post_processor import UnsupportedProcessorError, special_of
 from pocketserve.tasks.text.tokens import Special
 from pocketserve.tasks.text.wordpiece import WordPiece
+from pocketserve_wire import ApiError, ErrorCode
 from text_models import VOCABULARY, bert_inputs, model, task_of
 
 NUMBERS = {word: number for number, word in enumerate(VOCABULARY)}
@@ -229,7 +230,6 @@ def test_post_processors(case: str) -> None:
         {"type": "Sequence", "processors": [XLNET, XLNET]},
         {"type": "BertProcessing", "cls": ["a"], "sep": ["b", 2]},
         {**XLNET, "single": template(("B", 0))},
-        {**XLNET, "single": template(("<sep>", 0), ("A", 0))},
         {**XLNET, "special_tokens": {}},
         {**XLNET, "single": [{"Sequence": {"id": "A", "type_id": "0"}}]},
     ],
@@ -238,6 +238,60 @@ def test_post_processors(case: str) -> None:
 def test_other_post_processors_are_named(processor: Any) -> None:
     with pytest.raises(UnsupportedProcessorError, match="post_processor"):
         special_of(processor)
+
+
+DEFAULT_PAIR = template(("A", 0), ("B", 1))
+BERT_TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": template(("[CLS]", 0), ("A", 0), ("[SEP]", 0)),
+    "special_tokens": {name: {"id": name, "ids": [NUMBERS[name]]} for name in ("[CLS]", "[SEP]")},
+}
+
+
+def tokenizer_json(**post_processor: Any) -> dict[str, Any]:
+    """A BERT ``tokenizer.json`` with this template."""
+    return {
+        "normalizer": {"type": "BertNormalizer"},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {**BERT_TEMPLATE, **post_processor},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": NUMBERS},
+    }
+
+
+OTHER_PAIRS: dict[str, tuple[Any, str]] = {
+    "the default pair": ({"pair": DEFAULT_PAIR}, "pair begins or ends unlike"),
+    "texts in another order": ({"pair": template(("[CLS]", 0), ("B", 0), ("A", 0))}, "pair has its texts in another"),
+    "an unknown token": ({"pair": template(("<x>", 0), ("A", 0), ("B", 0))}, "special_tokens lacks '<x>'"),
+    "no pair": ({}, "has no template"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_PAIRS)
+def test_other_pair_templates_refuse_pairs_alone(tmp_path: Path, case: str) -> None:
+    parts, fault = OTHER_PAIRS[case]
+    files = {"tokenizer.json": tokenizer_json(**parts)}
+    arrays = arrays_of(tmp_path, "good film", files=files)
+    assert arrays["input_ids"] == [NUMBERS[word] for word in ("[CLS]", "good", "film", "[SEP]")]
+    with pytest.raises(ApiError, match=fault) as refused:
+        arrays_of(tmp_path, {"text": "good", "text_pair": "bad"}, files=files)
+    assert refused.value.code == ErrorCode.INVALID_INPUT
+
+
+def test_other_pair_templates_refuse_question_answering(tmp_path: Path) -> None:
+    names = {"start_logits": (1, -1), "end_logits": (1, -1)}
+    files = {"tokenizer.json": tokenizer_json(pair=DEFAULT_PAIR)}
+    with pytest.raises(ModelLoadError, match="pair begins or ends unlike"):
+        task_of(tmp_path, bert_inputs(), names, {"task": "question-answering"}, files)
+
+
+def test_the_librarys_template_without_a_pair_encodes_single_texts(tmp_path: Path) -> None:
+    library = pytest.importorskip("tokenizers")
+    made = library.Tokenizer(library.models.WordLevel(NUMBERS, "[UNK]"))
+    made.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    specials = [(name, NUMBERS[name]) for name in ("[CLS]", "[SEP]")]
+    made.post_processor = library.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=specials)
+    arrays = arrays_of(tmp_path, "good film", files={"tokenizer.json": json.loads(made.to_str())})
+    assert arrays["input_ids"] == made.encode("good film").ids
 
 
 def test_a_missing_library_is_named_with_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

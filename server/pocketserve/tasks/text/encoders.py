@@ -87,6 +87,8 @@ class TokenEncoder(NamedTuple):
         if second is None:
             parts = [*_each(special.first), numbers, *_each(special.last)]
             part_types = special.types_of_single()
+        elif special.pair_fault:
+            raise invalid_input(f"this model takes one text, not a pair: {special.pair_fault} is not supported")
         else:
             parts = [*_each(special.first), numbers, *_each(special.middle), second, *_each(special.last)]
             part_types = special.types_of_pair()

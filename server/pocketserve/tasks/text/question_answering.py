@@ -65,6 +65,9 @@ class QuestionAnswering:
             )
         self._outputs = (start, end)  # logits, each [1, tokens]
         self._encoder = token_encoder(facts, options, NAME)
+        fault = self._encoder.tokenizer.special.pair_fault
+        if fault:
+            raise ModelLoadError(f"tokenizer.json beside the model cannot be used: {fault} is not supported")
 
     def prepare(self, body: memoryview, hints: Hints = NO_HINTS) -> Prepared:
         """Return a run a window; the context is the text, its tokens, the windows, and the tokens in front of each."""

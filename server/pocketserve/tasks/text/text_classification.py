@@ -92,7 +92,9 @@ class TextClassification:
 
     def form(self) -> Form:
         """Return what the task takes."""
-        kinds = ("text", "texts", "pair") if isinstance(self._encoder, TokenEncoder) else ("text", "texts")
+        encoder = self._encoder
+        pairs = isinstance(encoder, TokenEncoder) and not encoder.tokenizer.special.pair_fault
+        kinds = ("text", "texts", "pair") if pairs else ("text", "texts")
         return Form(kinds, self._ranking.parameters)
 
     def describe(self) -> dict[str, str]:

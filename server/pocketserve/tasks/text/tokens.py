@@ -29,6 +29,7 @@ class Special(NamedTuple):
     pad_type: int = 0
     pad_left: bool = False
     cut_left: bool = False
+    pair_fault: str = ""  # why pairs can't be encoded; empty if they can
 
     def types_of_single(self) -> tuple[int, ...]:
         """Return the token types of each part of a single text."""

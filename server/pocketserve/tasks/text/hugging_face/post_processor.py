@@ -34,8 +34,8 @@ def special_of(processor: object) -> Special:
     """Return the special tokens that a post-processor adds.
 
     Raises:
-        UnsupportedProcessorError: it is none of the ``tokenizers`` library's, or single texts and pairs differ in
-            what comes first or last.
+        UnsupportedProcessorError: it is none of the ``tokenizers`` library's, or its single texts can't be encoded.
+            If only its pairs can't, ``pair_fault`` says why.
     """
     kind, content = _only_processor(processor)
     if kind == "":
@@ -82,11 +82,15 @@ def _of_template(content: Mapping[str, Any]) -> Special:
     tokens = content.get("special_tokens")
     numbers = tokens if isinstance(tokens, dict) else {}
     single = _template(_parts(content.get("single"), numbers), ("A",), "single")
-    pair = _template(_parts(content.get("pair"), numbers), _SEQUENCES, "pair")
     first, last = single.special
+    special = Special(first, last=last, single_types=single.types)
+    try:
+        pair = _template(_parts(content.get("pair"), numbers), _SEQUENCES, "pair")
+    except UnsupportedProcessorError as error:
+        return special._replace(pair_fault=str(error))
     if (first, last) != (pair.special[0], pair.special[2]):
-        raise UnsupportedProcessorError("post_processor.pair begins or ends unlike post_processor.single")
-    return Special(first, pair.special[1], last, single_types=single.types, pair_types=pair.types)
+        return special._replace(pair_fault="post_processor.pair begins or ends unlike post_processor.single")
+    return special._replace(middle=pair.special[1], pair_types=pair.types)
 
 
 def _parts(template: object, numbers: Mapping[str, Any]) -> list[_Part]:

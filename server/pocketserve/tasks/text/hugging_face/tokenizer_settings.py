@@ -88,7 +88,8 @@ class TokenizerSettings(NamedTuple):
             last = tuple(number for number in last if number != eos)
         if (first, last) == (special.first, special.last):
             return special
-        return special._replace(first=first, middle=(*last, *first), last=last, single_types=(), pair_types=())
+        middle = (*last, *first)
+        return special._replace(first=first, middle=middle, last=last, single_types=(), pair_types=(), pair_fault="")
 
 
 def tokenizer_settings(facts: ModelFacts) -> TokenizerSettings:
