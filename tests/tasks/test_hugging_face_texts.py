@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -370,6 +371,17 @@ def test_other_modules_are_named(tmp_path: Path, kind: str, path: str) -> None:
         task_of(
             tmp_path, bert_inputs(), {"last_hidden_state": (1, -1, 2)}, {"task": "text-embedding"}, {"vocab.txt": VOCAB}
         )
+
+
+def test_a_dense_layer_with_a_long_header_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "m" / "2_Dense"
+    folder.mkdir(parents=True)
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({str(number): empty for number in range(2000)}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    files = {"vocab.txt": VOCAB, "modules.json": json.dumps([{"type": "x.Dense", "path": "2_Dense"}])}
+    with pytest.raises(MetadataError, match="at most 65536 are read"):
+        task_of(tmp_path, bert_inputs(), {"last_hidden_state": (1, -1, 2)}, {"task": "text-embedding"}, files)
 
 
 # Question answering

@@ -37,14 +37,18 @@ def read_safetensors(path: Path) -> dict[str, tuple[str, Array]]:
     return parse_safetensors(path, mapped)
 
 
-def parse_safetensors(path: Path, mapped: bytes | mmap.mmap) -> dict[str, tuple[str, Array]]:
+def parse_safetensors(
+    path: Path, mapped: bytes | mmap.mmap, max_header: int = MAX_HEADER_BYTES
+) -> dict[str, tuple[str, Array]]:
     """As :func:`read_safetensors`, of a content that is in memory already; the path is for messages."""
     size = len(mapped)
     if size < 8:
         raise _fault(path, "it is shorter than its 8-byte length field")
     (header_size,) = struct.unpack_from("<Q", mapped)
-    if header_size > min(MAX_HEADER_BYTES, size - 8):
+    if header_size > size - 8:
         raise _fault(path, f"its header of {header_size} bytes does not fit into the file of {size}; is it truncated?")
+    if header_size > max_header:
+        raise _fault(path, f"its header has {header_size} bytes, at most {max_header} are read")
     try:
         header = strict_json.loads_object(mapped[8 : 8 + header_size])
     except ApiError as error:

@@ -20,6 +20,7 @@ MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
 MAX_MODULES = 16
 MAX_WEIGHT_BYTES = 64 << 20
+MAX_WEIGHT_HEADER = 64 << 10  # bytes; a dense layer has two tensors, and reading a header takes many times its size
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 """In the order in which sentence-transformers joins several: sentence_transformer/modules/pooling.py."""
@@ -187,7 +188,7 @@ def _dense(facts: ModelFacts, folder: str) -> Dense:
         raise _unsupported(f"activation_function = {activation!r:.60} in {folder}/config.json")
     content = facts.read_beside(path, MAX_WEIGHT_BYTES)
     try:
-        tensors = parse_safetensors(path, content)
+        tensors = parse_safetensors(path, content, MAX_WEIGHT_HEADER)
     except ModelLoadError as error:
         raise MetadataError(f"{name} can't be used: {error}") from None
     weight, bias = _reals(tensors, "linear.weight"), _reals(tensors, "linear.bias")
