@@ -31,7 +31,8 @@ _BYTE_ORDER_MARKS = (
 
 MAX_NUMBERED_LINE = 1000  # characters of a line that may state an index
 _INDEX = r"\d{1,7}"
-_INDEX_FIRST = re.compile(rf"({_INDEX})(?:\s*[:,;=]\s*|\s+-\s+|[.)]\s+|\s+)(\S.*)")
+_INDEX_FIRST = re.compile(rf"({_INDEX})(?:\s*[:,;=]\s*|(\s+[-–—]\s+)|[.)]\s+|\s+)(\S.*)")
+_RANGE = re.compile(rf"({_INDEX})\s+(?:[-–—]|to)\s+({_INDEX})\b")
 _INDEX_LAST = re.compile(rf"{_INDEX}$")
 _SEPARATORS = " \t:,;="
 _INDEX_HEADERS = ("index", "id", "class_id", "class_index", "label_id", "class", "number")
@@ -110,46 +111,71 @@ def decode_text(content: bytes) -> tuple[str, str]:
         return content.decode("latin-1"), "is not UTF-8 and is read as Latin-1; save it as UTF-8"
 
 
+class _NumberedLine(NamedTuple):
+    """A line with a number beside its name.
+
+    Attributes:
+        may_skip: whether the numbers of such lines may have gaps.
+    """
+
+    number: int
+    name: str
+    may_skip: bool
+
+
 def _of_lines(lines: Sequence[str]) -> list[str]:
     """Return names of lines, ordered by the index that all of them state, if they do."""
     filled = [line.strip() for line in lines if line.strip()]
-    first = [_split_index_first(line) for line in filled]
-    last = [_split_index_last(line) for line in filled]
-    for pairs, may_have_gaps in ((first, True), (last, False)):
-        numbered = dict(pair for pair in pairs if pair is not None)
-        if len(numbered) == len(filled) and _is_index(numbered, may_have_gaps):
-            return by_index(numbered)
+    if any(_is_range(line) for line in filled):
+        return list(lines)
+    for split in (_split_index_first, _split_index_last):
+        split_lines = [split(line) for line in filled]
+        numbered = [line for line in split_lines if line is not None]
+        if len(numbered) == len(filled) and _is_index(numbered):
+            return by_index({line.number: line.name for line in numbered})
     return list(lines)
 
 
-def _split_index_first(line: str) -> tuple[int, str] | None:
-    """Split ``0 red``, ``0: red``, ``0,red`` or ``0. red``."""
+def _is_range(line: str) -> bool:
+    """Return whether a line begins with a range such as ``3 - 9``."""
+    match = _RANGE.match(line)
+    return match is not None and int(match[1]) < int(match[2])
+
+
+def _split_index_first(line: str) -> _NumberedLine | None:
+    """Split ``0 red``, ``0: red``, ``0,red``, ``0. red`` or ``0 - red``."""
     match = _INDEX_FIRST.fullmatch(line) if len(line) <= MAX_NUMBERED_LINE else None
-    return None if match is None else (int(match[1]), match[2])
+    return None if match is None else _NumberedLine(int(match[1]), match[3], may_skip=match[2] is None)
 
 
-def _split_index_last(line: str) -> tuple[int, str] | None:
+def _split_index_last(line: str) -> _NumberedLine | None:
     """Split ``red 0``, ``red: 0`` or ``red,0``."""
     match = _INDEX_LAST.search(line) if len(line) <= MAX_NUMBERED_LINE else None
     if match is None:
         return None
     head = line[: match.start()]
     name = head.rstrip(_SEPARATORS)
-    return (int(match[0]), name) if name and name != head else None
+    if not name or name == head:
+        return None
+    return _NumberedLine(int(match[0]), name, may_skip=False)
 
 
-def _is_index(numbered: Mapping[int, str], may_have_gaps: bool) -> bool:
+def _is_index(lines: Sequence[_NumberedLine]) -> bool:
     """Return whether numbers beside names are their index, not a part of them.
 
     ``2 doors, 4 doors`` and ``class 1, class 2`` are names: their numbers don't start at 0 or 1, or their words are
-    the same.
+    the same. ``7 up, 1 apple`` are names too: an index in any order has no gaps.
     """
-    if not numbered or min(numbered) > 1:
+    numbers = [line.number for line in lines]
+    count = len(numbers)
+    if not numbers or min(numbers) > 1 or len(set(numbers)) < count:
         return False
-    count = len(numbered)
-    limit = 10 * count + 100 if may_have_gaps else count + min(numbered)
-    distinct = len(set(numbered.values()))
-    return max(numbered) < limit and distinct * 2 > count
+    if len({line.name for line in lines}) * 2 <= count:
+        return False
+    if max(numbers) < count + min(numbers):
+        return True
+    is_ascending = numbers == sorted(numbers)
+    return is_ascending and max(numbers) < 10 * count + 100 and all(line.may_skip for line in lines)
 
 
 def by_index(numbered: Mapping[int, str]) -> list[str]:
