@@ -82,6 +82,15 @@ FORMS: dict[str, tuple[str, bytes, list[str]]] = {
         ["Child speech, kid", "Bark"],
     ),
     "CSV without names": ("labels.csv", b'1,"green, dark"\n0,red\n', ["red", "green, dark"]),
+    "CSV, joined column names": ("labels.csv", b"ClassId,SignName\n1,Stop\n0,Yield\n", ["Yield", "Stop"]),
+    "CSV, column names with spaces": ("labels.csv", b"Class ID, Class Name\n1,green\n0,red\n", ["red", "green"]),
+    "CSV, unknown column names": ("labels.csv", b"Nr,Farbe\n1,green\n0,red\n", ["red", "green"]),
+    "CSV, unknown column names, index last": ("labels.csv", b"Farbe,Nr\ngreen,1\nred,0\n", ["red", "green"]),
+    "CSV, names without an index": (
+        "labels.csv",
+        b"tench,fish\ncrane,2\nhen,bird\n",
+        ["tench fish", "crane 2", "hen bird"],
+    ),
     "CSV, one column": ("labels.csv", b"label\nred\ngreen\n", ["red", "green"]),
     "label map": (
         "label_map.pbtxt",

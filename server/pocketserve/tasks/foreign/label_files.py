@@ -35,8 +35,13 @@ _INDEX_FIRST = re.compile(rf"({_INDEX})(?:\s*[:,;=]\s*|(\s+[-–—]\s+)|[.)]\s+
 _RANGE = re.compile(rf"({_INDEX})\s+(?:[-–—]|to)\s+({_INDEX})\b")
 _INDEX_LAST = re.compile(rf"{_INDEX}$")
 _SEPARATORS = " \t:,;="
-_INDEX_HEADERS = ("index", "id", "class_id", "class_index", "label_id", "class", "number")
-_NAME_HEADERS = ("display_name", "name", "class_name", "label_name", "label", "labels", "class", "classes")
+_INDEX_HEADERS = ("index", "id", "classid", "classindex", "labelid", "labelindex", "class", "number")
+_NAME_HEADERS = (
+    *("displayname", "name", "classname", "labelname", "categoryname", "signname"),
+    *("label", "labels", "class", "classes"),
+)
+"""Column names of CSV files as :func:`_plain_header` returns them."""
+
 _JSON_LISTS = ("labels", "classes", "class_names", "names", "id2label", "label2id")
 _JSON_NAMES = ("display_name", "name", "label", "class_name")
 _JSON_NUMBERS = ("id", "index", "class_id", "class_index")
@@ -200,9 +205,11 @@ def _of_csv(text: str) -> list[str]:
         raise DamagedFileError(f"is not valid CSV: {error}") from None
     if not rows:
         return []
-    head = [cell.strip().casefold() for cell in rows[0]]
+    head = [_plain_header(cell) for cell in rows[0]]
     name_column = _first_of(_NAME_HEADERS, head)
     if name_column is None:
+        if _has_unknown_header(rows):
+            rows = rows[1:]
         lines = [f"{row[0]} {row[-1]}" if len(row) > 1 else row[0] for row in rows]
         return _of_lines(lines)
     index_column = _first_of(_INDEX_HEADERS, head)
@@ -216,6 +223,22 @@ def _of_csv(text: str) -> list[str]:
             return names
         numbered[int(number)] = name
     return by_index(numbered)
+
+
+def _plain_header(cell: str) -> str:
+    """Return a column name without case, spaces and underscores."""
+    return re.sub(r"[\s_]", "", cell).casefold()
+
+
+def _has_unknown_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first or last cells are numbers in all rows except the first."""
+    if len(rows) < 2 or min(len(row) for row in rows) < 2:
+        return False
+    for column in (0, -1):
+        are_numeric = [re.fullmatch(_INDEX, row[column].strip()) is not None for row in rows]
+        if not are_numeric[0] and all(are_numeric[1:]):
+            return True
+    return False
 
 
 def _first_of(choices: Sequence[str], head: Sequence[str]) -> int | None:
