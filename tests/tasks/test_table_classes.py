@@ -507,6 +507,30 @@ def test_a_cycle_and_a_long_chain_end(tmp_path: Path) -> None:
     assert read_class_outputs(path) == {}
 
 
+def test_the_names_of_a_file_are_bounded_together(tmp_path: Path) -> None:
+    """Outputs may share a list of names, but many large lists would fill the memory."""
+    names = ["a" * (1 << 19), "b"]
+    outputs = [(f"y{number}", "s", ["n"]) for number in range(20)]
+    shared = [ml("LinearClassifier", ["X"], ["label", "p"], coefficients=[0.0] * 6, classlabels_strings=names)]
+    shared += [node("Identity", ["label"], [name]) for name, _, _ in outputs]
+    own = [node("ArrayFeatureExtractor", [f"names{number}", "X"], [f"y{number}"]) for number in range(20)]
+    constants = {f"names{number}": np.array(names, object) for number in range(20)}
+
+    class_outputs = read_class_outputs(save(tmp_path / "shared.onnx", shared, [X3], outputs))
+
+    assert class_outputs == {name: ClassOutput((tuple(names),)) for name, _, _ in outputs}
+    with pytest.raises(DamagedFileError, match="too many classes"):
+        read_class_outputs(save(tmp_path / "own.onnx", own, [X3], outputs, **constants))
+
+
+def test_targets_that_double_at_each_node_end(tmp_path: Path) -> None:
+    nodes = [ml("LinearClassifier", ["X"], ["c0", "p"], coefficients=[0.0] * 6, classlabels_strings=["a", "b"])]
+    nodes += [node("Concat", [f"c{number}"] * 2, [f"c{number + 1}"], axis=0) for number in range(60)]
+    path = save(tmp_path / "m.onnx", nodes, [X3], [("c60", "s", ["n"])])
+
+    assert read_class_outputs(path) == {}
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff", b"\x3a\xff\xff\xff\xff\x0f"])
 def test_damaged_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.onnx"

@@ -19,7 +19,9 @@ from pocketserve.runtimes.metadata import ClassOutput
 BUDGET = 5_000_000  # fields that are read one by one, as in :mod:`.check`
 MAX_STEPS = 400  # nodes from outputs to their classes, over all outputs
 MAX_CLASSES = 1 << 16
-MAX_NAME_BYTES = 1 << 20  # of all names of one output together
+MAX_NAMES = 8 * MAX_CLASSES  # in all lists of a file: those of classifiers, encoders and score columns
+MAX_NAME_BYTES = 4 << 20  # of all names of a file together
+MAX_TARGETS = 400  # of one output
 
 _KEEP_CLASSES = frozenset(("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _KEEP_COLUMNS = frozenset(("Cast", "Div", "Identity", "Mul", "Normalizer", "Sigmoid", "Softmax"))
@@ -55,6 +57,9 @@ class _ClassGraph:
     def __init__(self, reader: ProtobufReader, graph: Span) -> None:
         self._reader = reader
         self._steps = MAX_STEPS
+        self._names_left = MAX_NAMES
+        self._bytes_left = MAX_NAME_BYTES
+        self._class_outputs: dict[str, ClassOutput | None] = {}  # by tensor; None also while its classes are looked for
         self._nodes: dict[str, tuple[Span, int]] = {}  # by output: its node, and which of the node's outputs it is
         self._tensors: dict[str, Span] = {}
         self._outputs: list[str] = []
@@ -83,7 +88,12 @@ class _ClassGraph:
         node = self._step_to(name)
         if node is None:
             return None
-        span, position = node
+        if name not in self._class_outputs:
+            self._class_outputs[name] = None
+            self._class_outputs[name] = self._classes_of_node(*node)
+        return self._class_outputs[name]
+
+    def _classes_of_node(self, span: Span, position: int) -> ClassOutput | None:
         kind = self._kind(span)
         inputs = self._reader.texts(span, 1)
         if kind in _CLASSIFIERS and position == 0 and kind != "ZipMap":
@@ -107,6 +117,8 @@ class _ClassGraph:
         for name in inputs:
             classes = self._classes(name)
             if classes is None or classes.lowest_wins:
+                return None
+            if len(targets) + len(classes.targets) > MAX_TARGETS:
                 return None
             targets += classes.targets
         return ClassOutput(tuple(targets)) if targets else None
@@ -152,12 +164,13 @@ class _ClassGraph:
         mapping = dict(zip(keys, values, strict=False))
         if not all(name in mapping for name in names):
             return ()
+        self._pay_names(len(names))
         return tuple(mapping[name] for name in names) if names else values
 
     def _list(self, attribute: Span) -> Names:
         """Return an attribute's integers or texts, as texts."""
         texts = self._texts(self._reader.messages(attribute, 9))
-        return texts or _signed(self._reader.integers(attribute, 8))
+        return texts or self._signed(self._reader.integers(attribute, 8))
 
     def _constant(self, name: str) -> Names:
         """Return the elements of a constant list of integers or texts; empty for anything else."""
@@ -179,18 +192,36 @@ class _ClassGraph:
         raw = b"".join(self._reader.data[start:end] for start, end in self._reader.messages(tensor, 9))
         code, size, field = ("i", 4, 5) if kind == [_INT32] else ("q", 8, 7)
         if raw and len(raw) == size * sizes[0]:
+            self._pay_names(sizes[0])
             return tuple(str(value) for value in struct.unpack(f"<{sizes[0]}{code}", raw))
-        return _signed(self._reader.integers(tensor, field))
+        return self._signed(self._reader.integers(tensor, field))
 
     def _texts(self, spans: Iterator[Span]) -> Names:
         names: list[str] = []
-        left = MAX_NAME_BYTES
         for start, end in spans:
-            left -= end - start
-            if left < 0 or len(names) == MAX_CLASSES:
+            self._pay_names(1, end - start)
+            if len(names) == MAX_CLASSES:
                 raise DamagedFileError("it names too many classes")
             names.append(self._reader.data[start:end].decode("utf-8", errors="replace"))
         return tuple(names)
+
+    def _signed(self, values: Sequence[int]) -> Names:
+        """Return 64-bit integers, stored without sign, as texts."""
+        self._pay_names(len(values))
+        if len(values) > MAX_CLASSES:
+            raise DamagedFileError("it names too many classes")
+        return tuple(str(value - (1 << 64) if value >= 1 << 63 else value) for value in values)
+
+    def _pay_names(self, count: int, size: int = 0) -> None:
+        """Take names from the limits of the file.
+
+        Raises:
+            DamagedFileError: the file has too many names.
+        """
+        self._names_left -= count
+        self._bytes_left -= size
+        if self._names_left < 0 or self._bytes_left < 0:
+            raise DamagedFileError("it names too many classes")
 
     def _name(self, span: Span, field: int) -> str:
         """Return a name without reading what follows it; writers put fields in the order of their numbers."""
@@ -198,10 +229,3 @@ class _ClassGraph:
             if number == field:
                 return self._reader.text(part)
         return ""
-
-
-def _signed(values: Sequence[int]) -> Names:
-    """Return 64-bit integers, stored without sign, as texts."""
-    if len(values) > MAX_CLASSES:
-        raise DamagedFileError("it names too many classes")
-    return tuple(str(value - (1 << 64) if value >= 1 << 63 else value) for value in values)
