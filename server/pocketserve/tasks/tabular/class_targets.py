@@ -76,7 +76,8 @@ class ClassTarget:
         keys, own = self.ranking.names_in(run), self._graph_names(scores.shape[1])
         if keys and sorted(keys) == sorted(own):
             # The keys of a map are sorted, the model's classes need not be.
-            scores = scores[:, [list(keys).index(name) for name in own]]
+            columns = _first_positions(keys)
+            scores = scores[:, [columns[name] for name in own]]
         return TargetTable(self, winners, scores, own or keys)
 
     def shown_names(self, own: Sequence[str], language: str | None) -> Sequence[str]:
@@ -203,11 +204,8 @@ class TargetTable:
     @functools.cached_property
     def _columns(self) -> dict[str, int]:
         """Columns by class: those of the model's own names come before those of the owner's."""
-        columns: dict[str, int] = {}
-        for classes in (self.own_names, self.target.ranking.labels.names):
-            for column, name in enumerate(classes):
-                columns.setdefault(name, column)
-        return columns
+        owner_columns = _first_positions(self.target.ranking.labels.names)
+        return {**owner_columns, **_first_positions(self.own_names)}
 
     def _winner_name(self, winner: str | None, names: Sequence[str], column: int | None) -> str:
         if column is not None and column < len(names):
@@ -374,6 +372,14 @@ def _part_of_target(array: Array, shapes: Array | None, number: int, count: int)
     if array.ndim == 3:
         return array[number] if array.shape[0] == count else array[:, number]
     return array.reshape(-1, count)[:, number : number + 1]
+
+
+def _first_positions(names: Sequence[str]) -> dict[str, int]:
+    """Return the position of each name, the first if it occurs twice."""
+    positions: dict[str, int] = {}
+    for position, name in enumerate(names):
+        positions.setdefault(name, position)
+    return positions
 
 
 def _text(value: object) -> str:
