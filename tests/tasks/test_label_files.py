@@ -200,6 +200,41 @@ def test_a_label_map_of_a_tflite_detector(tmp_path: Path) -> None:
     assert list(find_labels(tflite).names) == ["red", "green"]
 
 
+UNKNOWN_COUNTS: dict[str, dict[str, tuple[int, ...]]] = {
+    "YOLO": {"rows": (1, 6, 8400)},
+    "YOLO with finished boxes": {"rows": (1, 300, 6)},
+    "SSD": {"boxes": (1, 10, 4), "classes": (1, 10), "scores": (1, 10), "count": (1,)},
+    "unknown sizes": {"s": (-1, -1)},
+}
+
+
+@pytest.mark.parametrize("outputs", UNKNOWN_COUNTS)
+@pytest.mark.parametrize("manifest", [{}, {"labels": "labels.txt"}])
+def test_numbers_from_one_without_a_count_of_classes(tmp_path: Path, outputs: str, manifest: dict[str, str]) -> None:
+    files = {"labels.txt": "1 helmet\n2 vest\n"}
+
+    assert list(find_labels(facts(tmp_path, UNKNOWN_COUNTS[outputs], manifest, files)).names) == ["helmet", "vest"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "manifest"),
+    [
+        ({"map": (1, 3, 64, 64)}, {}),
+        ({"map": (1, 64, 64, 3)}, {}),
+        ({"items": (1, 10), "scores": (1, 10)}, {"task": "recommendation"}),
+        ({"scores": (1, 100, 3), "boxes": (1, 100, 4)}, {}),
+        ({"rows": (1, 6, 8400)}, {"task": "object-detection", "detection": {"label_offset": 1}}),
+    ],
+)
+def test_class_zero_without_a_name(
+    tmp_path: Path, outputs: dict[str, tuple[int, ...]], manifest: dict[str, Any]
+) -> None:
+    """It is background or padding, or the manifest already says which label it has."""
+    model = facts(tmp_path, outputs, manifest, {"labels.txt": "1 helmet\n2 vest\n"})
+
+    assert list(find_labels(model).names) == ["", "helmet", "vest"]
+
+
 def test_an_unreadable_file_beside_the_model_leaves_it_without_labels(tmp_path: Path) -> None:
     model = facts(tmp_path, {"s": (1, 2)}, {"task": "image-classification"}, {"labels.json": "{"})
     task = select_task(model)

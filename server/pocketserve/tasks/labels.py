@@ -21,10 +21,13 @@ from pocketserve.tasks.foreign.label_files import (
 )
 from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
 from pocketserve.tasks.parameters import Parameter, parameter
+from pocketserve.tensors import TensorSpec
 from pocketserve_wire.files.plain_file import lies_in
 
 MAX_LABELS_BYTES = 8 * 2**20  # of all languages together; 21,000 class names have 600 kB
 MAX_SHIFT = 10_000  # classes that ``label_offset`` may put in front of the labels
+_TASKS_WITH_NAMELESS_ZERO = ("image-segmentation", "recommendation")
+_BOX_COLUMNS = {4, 6}  # of boxes, and of boxes with score and class, for any number of classes
 _LABEL_BYTES = 65  # that a short text takes, and its entry in a list
 
 
@@ -105,10 +108,33 @@ def _fitted(facts: ModelFacts, name: str, names: Sequence[str]) -> Sequence[str]
     TensorFlow's label maps begin at 1, TFLite's detection operator at 0. Source: tensorflow/models,
     research/object_detection/export_tflite_graph_tf2.py.
     """
-    begins_at_one = name.endswith(".pbtxt") and len(names) > 0 and not names[0]
-    if begins_at_one and facts.version.format.name == "tflite" and len(facts.outputs) == 4:
+    count = _class_count(facts)
+    begins_at_one = len(names) > 0 and not names[0].strip()
+    if begins_at_one and name.endswith(".pbtxt"):
+        is_operator = facts.version.format.name == "tflite" and len(facts.outputs) == 4
+        return names[1:] if is_operator else fit_to_classes(names, count)
+    if begins_at_one and count < 1 and not _may_name_no_class_zero(facts, len(names)):
         return names[1:]
-    return fit_to_classes(names, _class_count(facts))
+    return fit_to_classes(names, count)
+
+
+def _may_name_no_class_zero(facts: ModelFacts, names: int) -> bool:
+    """Return whether class 0 may have no name: it is padding or background, or the names fit the outputs."""
+    manifest, outputs = facts.manifest, facts.outputs
+    if manifest.task in _TASKS_WITH_NAMELESS_ZERO:
+        return True
+    for options in manifest.sections.values():
+        if getattr(options, "label_offset", 0) or getattr(options, "background", False):
+            return True
+    if len(outputs) == 1 and (len(outputs[0].shape) == 4 or _is_integer_map(outputs[0])):
+        return True
+    columns = {output.shape[-1] for output in outputs if len(output.shape) == 3}
+    # DETR has a last class "no object".
+    return not columns.isdisjoint({names, names + 1} - _BOX_COLUMNS)
+
+
+def _is_integer_map(output: TensorSpec) -> bool:
+    return len(output.shape) == 3 and output.datatype.startswith(("INT", "UINT"))
 
 
 def _class_count(facts: ModelFacts) -> int:
