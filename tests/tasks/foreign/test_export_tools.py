@@ -97,6 +97,14 @@ def test_other_models_are_not_taken_for_a_project(tmp_path: Path, name: str, lab
     assert model.assumed == ["pixels 0..1", "colours RGB", "resize stretch"]
 
 
+def test_a_model_that_takes_int8_is_not_taken_for_a_quantised_project(tmp_path: Path) -> None:
+    image = TensorSpec("image", "INT8", (1, 32, 32, 3))
+    model = exported(tmp_path, "model.tflite", {"labels.txt": NUMBERED}, image)
+
+    assert teachable_machine.project_of(model) is None
+    assert "cropped" not in preprocessing(model)
+
+
 def test_a_project_of_the_page_says_its_labels_and_pixels(tmp_path: Path) -> None:
     task = select_task(exported(tmp_path, "m.onnx", {"metadata.json": PROJECT}))
 

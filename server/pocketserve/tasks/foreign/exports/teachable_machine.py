@@ -104,7 +104,7 @@ def _from_names(facts: ModelFacts) -> Project | None:
     path = facts.beside(LABELS)
     if path is None or name not in CONVERTED:
         return None
-    if name == QUANTISED and any(spec.datatype.startswith("FP") for spec in facts.inputs):
+    if name == QUANTISED and not _takes_bytes(facts):
         return None
     try:
         lines = facts.read_beside(path, MAX_LABELS_BYTES).decode("utf-8-sig").splitlines()
@@ -115,6 +115,12 @@ def _from_names(facts: ModelFacts) -> Project | None:
         return None
     # The published Python example resizes with Pillow's LANCZOS; apps with a .tflite file use bilinear resizing.
     return Project("image", resample="" if name.endswith(".tflite") else "lanczos")
+
+
+def _takes_bytes(facts: ModelFacts) -> bool:
+    """Return whether all inputs are UINT8, as those of the quantised export are."""
+    datatypes = {spec.datatype for spec in facts.inputs}
+    return datatypes == {"UINT8"}
 
 
 def _texts(value: object) -> tuple[str, ...]:
