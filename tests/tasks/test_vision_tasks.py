@@ -371,6 +371,34 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, str], ImageOptions]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"threshold": 0.0}, "softmax"),
+        ({"label_offset": 0}, "softmax"),
+        ({"activation": "none"}, "none"),
+        ({"activation": "sigmoid", "threshold": 0.0}, "sigmoid"),
+    ],
+)
+def test_timm_scores_get_softmax_unless_the_manifest_says_otherwise(
+    tmp_path: Path, options: dict[str, Any], wanted: str
+) -> None:
+    config = {"label_names": ["a", "b"], **TIMM}
+    model = facts(tmp_path, {"s": (1, 2)}, {"classification": options}, {"config.json": config})
+    task = select_task(model)
+    context = task.prepare(picture()).context
+    scores = np.array([[1.0, 3.0]], np.float32)
+    entries = list(task.answer([{"s": scores}], AnswerOptions(), context))
+
+    logits = scores[0].astype(np.float64)
+    activated = {
+        "softmax": np.exp(logits) / np.exp(logits).sum(),
+        "sigmoid": 1 / (1 + np.exp(-logits)),
+        "none": logits,
+    }
+    assert [entry["score"] for entry in entries] == pytest.approx(activated[wanted][::-1].tolist())
+
+
 @pytest.mark.parametrize("case", SAID)
 def test_preprocessing_that_files_name(tmp_path: Path, case: str) -> None:
     """Each maker's file becomes the same few options."""

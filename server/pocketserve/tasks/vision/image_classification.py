@@ -60,7 +60,7 @@ def create(facts: ModelFacts) -> ImageClassification:
         raise ModelLoadError(f"model.toml: task {NAME} needs an output, the model has none")
     picture = picture_input(facts, NAME)
     ranking = ranking_of(facts, _scores_output(facts), NAME)
-    if _is_timm(facts) and ClassificationOptions not in facts.manifest.sections:
+    if _is_timm(facts) and facts.manifest.section(ClassificationOptions).activation is None:
         ranking = ranking._replace(options=ranking.options._replace(activation="softmax"))
     return ImageClassification(picture, ranking)
 
