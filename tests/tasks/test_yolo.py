@@ -22,11 +22,23 @@ IMAGE = TensorSpec("images", "FP32", (1, 3, 64, 64))
 NAMES = "{0: 'ship', 1: 'plane'}"
 
 
-def answer(folder: Path, task: str, outputs: Mapping[str, Array], options: Any = None, **more: str) -> list[Any]:
-    """Return the answer to a picture of 128x64 pixels, which a letterbox halves and puts between bars of 16."""
+def answer(
+    folder: Path,
+    task: str,
+    outputs: Mapping[str, Array],
+    options: Any = None,
+    manifest: Any = None,
+    shapes: Any = None,
+    **more: str,
+) -> list[Any]:
+    """Return the answer to a picture of 128x64 pixels, which a letterbox halves and puts between bars of 16.
+
+    Args:
+        shapes: of the outputs as the model file declares them; None for their real ones.
+    """
     properties = {"task": task, "stride": "32", "imgsz": "[64, 64]", "names": NAMES, **more}
-    shapes = {name: array.shape for name, array in outputs.items()}
-    model = select_task(facts(folder, shapes, image=IMAGE, properties=properties))
+    shapes = shapes or {name: array.shape for name, array in outputs.items()}
+    model = select_task(facts(folder, shapes, manifest, image=IMAGE, properties=properties))
     prepared = model.prepare(picture(128, 64))
     values = options or {}
     return list(model.answer([outputs], AnswerOptions(values=values), prepared.context))
@@ -71,6 +83,33 @@ def test_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
     row = [32, 32, 20, 10, 0.9, 1, 0.0]
 
     assert len(answer(tmp_path, "obb", {"rows": final([row, row])})) == 2
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 6), (1, -1, -1)])
+def test_boxes_of_a_model_that_drops_them_itself_have_open_shapes(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """Only the metadata says so if the output's shape is open."""
+    row = [22, 27, 42, 37, 0.9, 1]
+    entries = answer(tmp_path, "detect", {"rows": final([row, row])}, shapes={"rows": shape}, end2end="True")
+
+    assert len(entries) == 2
+    assert entries[0]["label"] == "plane"
+    assert entries[0]["box"] == {"x": 44, "y": 22, "width": 40, "height": 20}
+
+
+def test_the_overlap_of_a_manifest_holds_for_a_model_that_drops_boxes_itself(tmp_path: Path) -> None:
+    row = [32, 32, 20, 10, 0.9, 1, 0.0]
+    manifest = {"task": "object-detection", "detection": {"format": "yolov8-obb", "iou": 0.5}}
+
+    assert len(answer(tmp_path, "obb", {"rows": final([row, row])}, manifest=manifest)) == 1
+
+
+def test_an_overlap_of_zero_in_a_manifest_is_not_the_default(tmp_path: Path) -> None:
+    left, right = [30, 32, 20, 10, 0.9, 0, 0], [40, 32, 20, 10, 0.8, 0, 0]
+    outputs = {"rows": raw([left, right])}
+    manifest = {"task": "object-detection", "detection": {"format": "yolov8-obb", "iou": 0}}
+
+    assert len(answer(tmp_path, "obb", outputs)) == 2
+    assert len(answer(tmp_path, "obb", outputs, manifest=manifest)) == 1
 
 
 def test_masks_are_sent_when_they_are_asked_for(tmp_path: Path) -> None:

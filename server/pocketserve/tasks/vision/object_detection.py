@@ -76,7 +76,8 @@ def _format_of_files(facts: ModelFacts) -> str | None:
         if task == "detect" and facts.properties.get("head") == "RTDETRDecoder":
             return "yolo-rtdetr"
         if task == "detect":
-            return "yolov10" if tables[0][-1] == 6 else "yolov8"
+            is_final = facts.properties.get("end2end") == "True" or tables[0][-1] == 6
+            return "yolov10" if is_final else "yolov8"
     architectures = facts.json_beside(CONFIG).get("architectures")
     if isinstance(architectures, list) and architectures and "ForObjectDetection" in str(architectures[0]):
         return "detr"

@@ -69,7 +69,13 @@ class InstanceDetection(PictureTask):
     @property
     def _iou(self) -> float | None:
         """The overlap above which the weaker of two boxes is dropped; None drops none."""
-        return IOU if self._options.iou is None and not self._reader.suppressed else self._options.iou
+        return self._default_iou(self._reader.suppressed)
+
+    def _default_iou(self, is_suppressed: bool) -> float | None:
+        """Return the overlap for rows that the model has suppressed itself, or for others."""
+        if self._options.iou is None and not is_suppressed:
+            return IOU
+        return self._options.iou
 
     def answer(self, runs: Runs, options: AnswerOptions, context: Any = None) -> Answer:
         """Return ``{"label", "index", "score", "box"}``, best first.
@@ -108,8 +114,8 @@ class InstanceDetection(PictureTask):
     def _best(self, rows: Detections, options: AnswerOptions) -> Detections:
         """Return the rows that suppression leaves."""
         maximum = options.top_k or self._options.max
-        default = None if rows.suppressed else self._options.iou or IOU
-        iou = options.values.get("iou", default)
+        # An output of an open shape shows only now whether its rows are suppressed.
+        iou = options.values.get("iou", self._default_iou(rows.suppressed))
         if iou is None:
             best = np.arange(min(maximum, len(rows.boxes)))
         elif self._is_rotated:
