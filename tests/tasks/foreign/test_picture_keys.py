@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pocketserve.task_registry import TASK_NAMES, task_named
 from pocketserve.tasks import tensors
 from pocketserve.tasks.foreign import config_json, preprocessor_config
 from pocketserve.tasks.foreign.keys import Effect, Key
@@ -131,6 +132,14 @@ def test_an_unsupported_key_is_named(tmp_path: Path, key: str) -> None:
 
     assert isinstance(task, tensors.Tensors)
     assert f"{key} = {value}" in task.problem
+
+
+def test_unsupported_keys_matter_for_all_tasks_with_pictures() -> None:
+    tasks_with_pictures = {name for name in TASK_NAMES if task_named(name).takes_pictures} - {"custom"}
+
+    for row in OF_PICTURES:
+        if row.effect is Effect.UNSUPPORTED:
+            assert set(row.tasks) == tasks_with_pictures
 
 
 def test_a_default_of_the_processor_class_counts(tmp_path: Path) -> None:

@@ -408,6 +408,13 @@ def test_an_unsupported_key_is_named(tmp_path: Path, name: str, row: Key) -> Non
         result_of(tmp_path / "m", probe, changed_files(probe, name))
 
 
+def test_settings_of_pictures_beside_a_text_model_change_nothing(tmp_path: Path) -> None:
+    probe = Probe({})
+    processor = {"image_processor_type": "NougatImageProcessor", "do_crop_margin": True, "size_divisor": 32}
+    files = {**base_files(probe), "preprocessor_config.json": processor}
+    assert result_of(tmp_path / "with", probe, files) == result_of(tmp_path / "without", probe, base_files(probe))
+
+
 def table_named(name: str) -> ForeignFile:
     return next(table for table in TABLES if table.name == name)
 

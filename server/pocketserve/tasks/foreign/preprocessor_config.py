@@ -12,6 +12,7 @@ NAME = "preprocessor_config.json"
 _UTILS = "huggingface/transformers, image_processing_utils.py"
 _MODELS = "huggingface/transformers, models/{0}/image_processing_{0}.py"
 _AUDIO = "huggingface/transformers, feature_extraction_sequence_utils.py"
+_PICTURES = ("image-classification", "object-detection", "image-segmentation", "pose-estimation")
 
 
 def _rows(effect: Effect, source: str, *names: str) -> tuple[Key, ...]:
@@ -19,7 +20,8 @@ def _rows(effect: Effect, source: str, *names: str) -> tuple[Key, ...]:
 
 
 def _unsupported(model: str, *names: str) -> tuple[Key, ...]:
-    return _rows(Effect.UNSUPPORTED, _MODELS.format(model), *names)
+    source = _MODELS.format(model)
+    return tuple(Key(name, Effect.UNSUPPORTED, source, tasks=_PICTURES) for name in names)
 
 
 _APPLIED = (
@@ -36,8 +38,8 @@ _APPLIED = (
 )
 
 _UNSUPPORTED = (
-    Key("size_divisor", Effect.UNSUPPORTED, _MODELS.format("maskformer"), neutral=(0, 1)),
-    Key("size_divisibility", Effect.UNSUPPORTED, _MODELS.format("maskformer"), neutral=(0, 1)),
+    Key("size_divisor", Effect.UNSUPPORTED, _MODELS.format("maskformer"), (0, 1), _PICTURES),
+    Key("size_divisibility", Effect.UNSUPPORTED, _MODELS.format("maskformer"), (0, 1), _PICTURES),
     *_unsupported("dpt", "keep_aspect_ratio"),
     *_unsupported("imagegpt", "do_color_quantize", "clusters"),
     *_unsupported("donut", "do_thumbnail", "do_align_long_axis"),
