@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,38 @@ def test_a_default_of_the_processor_class_counts(tmp_path: Path) -> None:
 
     assert isinstance(task, tensors.Tensors)
     assert "do_color_quantize = True" in task.problem
+
+
+@pytest.mark.parametrize("name", ["MaskFormerImageProcessor", "Mask2FormerImageProcessor"])
+@pytest.mark.parametrize(("spec", "is_fixed"), [(FIXED, True), (OPEN, False)])
+def test_padding_to_a_multiple_matters_only_for_inputs_of_a_free_size(
+    tmp_path: Path, name: str, spec: TensorSpec, is_fixed: bool
+) -> None:
+    files = {"config.json": CONFIG, preprocessor_config.NAME: {"image_processor_type": name}}
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=spec))
+
+    if is_fixed:
+        assert task.name == "image-classification"
+    else:
+        assert isinstance(task, tensors.Tensors)
+        assert "size_divisor = 32" in task.problem
+
+
+def test_the_advice_lists_all_unsupported_keys(tmp_path: Path) -> None:
+    content = {**VIT, "do_crop_margin": True, "do_thumbnail": True}
+    files = {"config.json": CONFIG, preprocessor_config.NAME: content}
+
+    task = select_task(facts(tmp_path, {"logits": (-1, 3)}, files=files, image=OPEN))
+
+    assert isinstance(task, tensors.Tensors)
+    advice = task.problem.partition("ignored_keys = ")[2]
+    keys, _ = json.JSONDecoder().raw_decode(advice)
+    (tmp_path / "ignored").mkdir()
+    manifest = {"ignored_keys": keys}
+    model = facts(tmp_path / "ignored", {"logits": (-1, 3)}, manifest, files, OPEN)
+    assert keys == ["do_crop_margin", "do_thumbnail"]
+    assert select_task(model).name == "image-classification"
 
 
 def test_ignored_keys_overrule_a_default(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class Key(NamedTuple):
         source: the project and file that define its meaning.
         neutral: values of an unsupported key that change nothing. None, False and a missing key never change anything.
         tasks: the tasks for which an unsupported key matters; empty for all.
+        is_of_free_sizes: whether an unsupported key matters only for inputs that leave their size open.
     """
 
     path: str
@@ -40,6 +41,7 @@ class Key(NamedTuple):
     source: str
     neutral: tuple[object, ...] = ()
     tasks: tuple[str, ...] = ()
+    is_of_free_sizes: bool = False
 
 
 def _as_written(content: Mapping[str, Any], model_type: object) -> Mapping[str, Any]:
@@ -93,13 +95,16 @@ class Findings(NamedTuple):
     unknown: tuple[str, ...]
 
 
-def check_keys(table: ForeignFile, content: Mapping[str, Any], task: str = "") -> Findings:
+def check_keys(
+    table: ForeignFile, content: Mapping[str, Any], task: str = "", *, has_fixed_size: bool = False
+) -> Findings:
     """Check a file's content against its table.
 
     Args:
         table: the rows for this kind of file.
         content: the parsed file.
         task: the name of the task that reads it; empty checks the rows of all tasks.
+        has_fixed_size: whether the model's inputs have a fixed size.
     """
     rows = {row.path: row for row in table.keys}
     unsupported: list[UnsupportedKey] = []
@@ -108,6 +113,8 @@ def check_keys(table: ForeignFile, content: Mapping[str, Any], task: str = "") -
         row = _row_of(path, rows)
         if row is None:
             unknown.add(path[:MAX_KEY_CHARS])
+        elif row.is_of_free_sizes and has_fixed_size:
+            continue
         elif row.effect is Effect.UNSUPPORTED and _matters(row, value, task):
             unsupported.append(UnsupportedKey(path, value))
     reported = sorted(unknown)[:MAX_REPORTED] if table.reports_unknown else []

@@ -38,8 +38,10 @@ _APPLIED = (
 )
 
 _UNSUPPORTED = (
-    Key("size_divisor", Effect.UNSUPPORTED, _MODELS.format("maskformer"), (0, 1), _PICTURES),
-    Key("size_divisibility", Effect.UNSUPPORTED, _MODELS.format("maskformer"), (0, 1), _PICTURES),
+    *(
+        Key(name, Effect.UNSUPPORTED, _MODELS.format("maskformer"), (0, 1), _PICTURES, is_of_free_sizes=True)
+        for name in ("size_divisor", "size_divisibility")
+    ),
     *_unsupported("dpt", "keep_aspect_ratio"),
     *_unsupported("imagegpt", "do_color_quantize", "clusters"),
     *_unsupported("donut", "do_thumbnail", "do_align_long_axis"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -25,13 +26,14 @@ def reject_unsupported_keys(facts: ModelFacts, task: str) -> None:
     model_type = _model_type(facts)
     for table in _tables(facts):
         content = table.complete(_content(facts, table), model_type)
-        findings = check_keys(table, content, task)
+        findings = check_keys(table, content, task, has_fixed_size=_has_fixed_size(facts))
         keys = [finding for finding in findings.unsupported if finding.path not in facts.manifest.ignored_keys]
         if keys:
             listed = ", ".join(str(key) for key in keys)
+            paths = json.dumps([key.path for key in keys], ensure_ascii=False)
             raise MetadataError(
                 f"{_place(table)} has settings that are not supported: {listed}; if they don't "
-                f'matter, write ignored_keys = ["{keys[0].path}"] into model.toml'
+                f"matter, write ignored_keys = {paths} into model.toml"
             )
 
 
@@ -54,6 +56,13 @@ def _tables(facts: ModelFacts) -> Sequence[ForeignFile]:
     from pocketserve.tasks.foreign.tables import TABLES  # late: many models need none of them
 
     return TABLES
+
+
+def _has_fixed_size(facts: ModelFacts) -> bool:
+    """Return whether no input leaves a dimension open, except for the batch."""
+    dimensions = [dimension for spec in facts.sent_inputs for dimension in spec.shape[1:]]
+    is_open = any(spec.open for spec in facts.sent_inputs)
+    return not is_open and -1 not in dimensions
 
 
 def _model_type(facts: ModelFacts) -> object:
