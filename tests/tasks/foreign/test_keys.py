@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key, check_keys
+from pocketserve.tasks.foreign.keys import MAX_KEYS, UNCHECKED, Effect, ForeignFile, Key, check_keys
 from pocketserve.tasks.foreign.tables import TABLES
 
 TABLE = ForeignFile(
@@ -57,6 +58,35 @@ def test_unknown_keys_are_sorted_and_bounded() -> None:
     assert findings.unsupported == ()
     assert len(findings.unknown) == 20
     assert findings.unknown[0] == "key000"
+
+
+@pytest.mark.parametrize("reports_unknown", [True, False])
+def test_only_the_first_keys_of_a_huge_file_are_checked(reports_unknown: bool) -> None:
+    table = dataclasses.replace(TABLE, reports_unknown=reports_unknown)
+    content: dict[str, Any] = {"flip": "always"}
+    content.update({f"key{number}": 1 for number in range(MAX_KEYS - 1)})
+
+    assert UNCHECKED not in check_keys(table, content).unknown
+
+    content["size"] = {"longest": 8}
+    findings = check_keys(table, content)
+
+    assert [key.path for key in findings.unsupported] == ["flip"]
+    assert findings.unknown[-1] == UNCHECKED
+
+
+def test_patterns_and_exact_paths_of_nested_keys() -> None:
+    keys = (
+        Key("parts.first.kind", Effect.HARMLESS, "example"),
+        Key("parts.*.kind", Effect.UNSUPPORTED, "example"),
+    )
+    table = ForeignFile("parts.json", keys)
+    content = {"parts": {"first": {"kind": 1}, "second": {"kind": 2, "name": 3}, "third": 4}, "other": {"kind": 5}}
+
+    findings = check_keys(table, content)
+
+    assert [str(key) for key in findings.unsupported] == ["parts.second.kind = 2"]
+    assert findings.unknown == ("other", "parts.second.name", "parts.third")
 
 
 def test_a_long_value_is_shortened() -> None:

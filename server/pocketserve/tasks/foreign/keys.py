@@ -7,12 +7,17 @@ never silently ignored.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 MAX_REPORTED = 20
+MAX_KEYS = 2000
 MAX_KEY_CHARS = 60
 MAX_VALUE_CHARS = 40
+UNCHECKED = f"all keys after the first {MAX_KEYS}, which were not checked"
 
 
 class Effect(enum.Enum):
@@ -48,7 +53,8 @@ def _as_written(content: Mapping[str, Any], model_type: object) -> Mapping[str, 
     return content
 
 
-class ForeignFile(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ForeignFile:
     """The table of one kind of file.
 
     Attributes:
@@ -67,6 +73,11 @@ class ForeignFile(NamedTuple):
     complete: Callable[[Mapping[str, Any], object], Mapping[str, Any]] = _as_written
     belongs: Callable[[Mapping[str, Any]], bool] | None = None
     is_inside: bool = False
+
+    @functools.cached_property
+    def rows(self) -> _SplitRows:
+        """The rows, prepared for looking up keys."""
+        return _prepare(self.keys)
 
 
 class UnsupportedKey(NamedTuple):
@@ -88,7 +99,7 @@ class Findings(NamedTuple):
 
     Attributes:
         unsupported: keys that change the answer and are not supported.
-        unknown: keys without a row in the table, sorted.
+        unknown: keys without a row in the table, sorted; the last entry says if a file has too many keys to check.
     """
 
     unsupported: tuple[UnsupportedKey, ...]
@@ -106,11 +117,12 @@ def check_keys(
         task: the name of the task that reads it; empty checks the rows of all tasks.
         has_fixed_size: whether the model's inputs have a fixed size.
     """
-    rows = {row.path: row for row in table.keys}
+    rows = table.rows
     unsupported: list[UnsupportedKey] = []
     unknown: set[str] = set()
-    for path, value in _leaves(content, rows):
-        row = _row_of(path, rows)
+    leaves = _leaves(content, rows)
+    for path, value in itertools.islice(leaves, MAX_KEYS):
+        row = rows.row_of(path)
         if row is None:
             unknown.add(path[:MAX_KEY_CHARS])
         elif row.is_of_free_sizes and has_fixed_size:
@@ -118,41 +130,70 @@ def check_keys(
         elif row.effect is Effect.UNSUPPORTED and _matters(row, value, task):
             unsupported.append(UnsupportedKey(path, value))
     reported = sorted(unknown)[:MAX_REPORTED] if table.reports_unknown else []
+    if next(leaves, None) is not None:
+        reported.append(UNCHECKED)
     return Findings(tuple(unsupported[:MAX_REPORTED]), tuple(reported))
 
 
-def _leaves(content: Mapping[str, Any], rows: Mapping[str, Key], prefix: str = "") -> Iterator[tuple[str, Any]]:
+@dataclass(frozen=True)
+class _SplitRows:
+    """The rows of a table, with their paths split.
+
+    Attributes:
+        exact: rows by path.
+        patterns: split paths with ``*``, and their rows.
+        parents: the split paths of all objects that have a row below them.
+    """
+
+    exact: Mapping[str, Key]
+    patterns: Sequence[tuple[list[str], Key]]
+    parents: Sequence[list[str]]
+
+    def row_of(self, path: str) -> Key | None:
+        """Return the row of a key; an exact path comes before a pattern."""
+        exact = self.exact.get(path)
+        if exact is not None or not self.patterns:
+            return exact
+        parts = path.split(".")
+        for pattern, row in self.patterns:
+            if _matches(pattern, parts):
+                return row
+        return None
+
+    def has_rows_below(self, path: str) -> bool:
+        """Return whether a row lies below an object."""
+        parts = path.split(".")
+        return any(_matches(parent, parts) for parent in self.parents)
+
+
+def _prepare(keys: Sequence[Key]) -> _SplitRows:
+    """Split the paths of rows."""
+    exact: dict[str, Key] = {}
+    patterns: list[tuple[list[str], Key]] = []
+    parents: dict[tuple[str, ...], None] = {}
+    for row in keys:
+        exact[row.path] = row
+        parts = row.path.split(".")
+        if "*" in parts:
+            patterns.append((parts, row))
+        for length in range(1, len(parts)):
+            parents[tuple(parts[:length])] = None
+    return _SplitRows(exact, patterns, [list(parent) for parent in parents])
+
+
+def _leaves(content: Mapping[str, Any], rows: _SplitRows, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each key with its dotted path; an object without a row of its own is entered if a row lies below it."""
     for key, value in content.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and _row_of(path, rows) is None and _has_rows_below(path, rows):
+        if isinstance(value, Mapping) and rows.row_of(path) is None and rows.has_rows_below(path):
             yield from _leaves(value, rows, f"{path}.")
         else:
             yield path, value
 
 
-def _has_rows_below(path: str, rows: Mapping[str, Key]) -> bool:
-    parts = path.split(".")
-    for row_path in rows:
-        row_parts = row_path.split(".")
-        if len(row_parts) > len(parts) and _matches(row_parts[: len(parts)], parts):
-            return True
-    return False
-
-
-def _row_of(path: str, rows: Mapping[str, Key]) -> Key | None:
-    exact = rows.get(path)
-    if exact is not None:
-        return exact
-    parts = path.split(".")
-    for row_path, row in rows.items():
-        row_parts = row_path.split(".")
-        if len(row_parts) == len(parts) and _matches(row_parts, parts):
-            return row
-    return None
-
-
 def _matches(pattern: list[str], parts: list[str]) -> bool:
+    if len(pattern) != len(parts):
+        return False
     return all(expected in ("*", part) for expected, part in zip(pattern, parts, strict=True))
 
 
