@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,11 @@ TIMM_CHANGES: dict[str, Any] = {
     **{"mean": [0.1, 0.2, 0.3], "std": [0.2, 0.3, 0.4]},
 }
 
-OF_PICTURES = [row for row in preprocessor_config.TABLE.keys if "sequence_utils" not in row.source]
+OF_PICTURES = preprocessor_config.TABLE.keys
 OF_TIMM = [row for row in config_json.TABLE.keys if row.path.startswith("pretrained_cfg.")]
 
 
-def having(rows: list[Key], effect: Effect) -> list[str]:
+def having(rows: Sequence[Key], effect: Effect) -> list[str]:
     return [row.path for row in rows if row.effect is effect]
 
 

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 
 from pocketserve.tasks.base import NO_HINTS, AnswerOptions, ExtendedAnswer
-from pocketserve.tasks.foreign import feature_extractor, sentence_files, tokenizer_files
+from pocketserve.tasks.foreign import feature_extractor, preprocessor_config, sentence_files, tokenizer_files
 from pocketserve.tasks.foreign.config_json import TABLE as CONFIG
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key, check_keys
+from pocketserve.tasks.foreign.registry import unknown_keys
 from pocketserve.tasks.foreign.tables import TABLES
 from pocketserve.tasks.model_facts import MetadataError
 from pocketserve.tensors import TensorSpec
 from sounds import tone, wav
 from text_models import VOCABULARY, bert_inputs, task_of
+from vision_models import facts
 
 TEXT, EMBEDDING, AUDIO = "text-classification", "text-embedding", "audio-classification"
 NUMBERS = {word: number for number, word in enumerate(VOCABULARY)}
@@ -451,3 +453,29 @@ def test_an_unsupported_key_makes_it_tensors(tmp_path: Path, name: str, row: Key
     task = task_of(tmp_path, SOUND, {"logits": (1, 2)})
     assert task.name == "tensors"
     assert row.path in task.problem
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "new_key": 1},
+        {"feature_extractor_type": "ClapFeatureExtractor", "sampling_rate": 48000, "fft_window_size": 1024},
+        {"feature_extractor_type": ["odd"], "sampling_rate": 16000, "do_pad": True},
+        {"image_processor_type": "ViTImageProcessor", "sampling_rate": 16000},
+        {"feature_extractor_type": "ViTFeatureExtractor", "size": 224},
+        {"feature_extractor_type": {}, "size": 224},
+    ],
+)
+def test_a_file_belongs_to_pictures_or_to_sounds(content: Files) -> None:
+    tables = (feature_extractor.TABLE, preprocessor_config.TABLE)
+    owners = [table for table in tables if table.belongs is not None and table.belongs(content)]
+
+    is_of_pictures = "image_processor_type" in content or "size" in content
+    assert owners == [preprocessor_config.TABLE if is_of_pictures else feature_extractor.TABLE]
+
+
+def test_unknown_keys_of_sounds_are_not_reported(tmp_path: Path) -> None:
+    write(tmp_path, {**WAV2VEC2, "preprocessor_config.json": {"sampling_rate": 16000, "new_key": 1, "dither": 0.0}})
+    model = facts(tmp_path, {"logits": (1, 2)}, image=SOUND[0])
+
+    assert unknown_keys(model) == {}

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio.options import SpectrogramOptions
+from pocketserve.tasks.foreign.feature_extractor import AST, SUPPORTED, WAV2VEC2, WHISPER
 from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
 
 PREPROCESSOR = "preprocessor_config.json"
 INPUT_NAMES = ("input_values", "input_features")
 MASK_NAMES = ("attention_mask", "padding_mask")
 
-WAV2VEC2, AST, WHISPER = "Wav2Vec2FeatureExtractor", "ASTFeatureExtractor", "WhisperFeatureExtractor"
-SUPPORTED = (WAV2VEC2, AST, WHISPER)
 
 _SAMPLE_MODELS = frozenset(
     (

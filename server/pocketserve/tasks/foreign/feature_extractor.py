@@ -1,6 +1,12 @@
-"""Keys of ``preprocessor_config.json`` beside models of sounds. Models of pictures have a table of their own."""
+"""Keys of ``preprocessor_config.json`` of transformers' feature extractors for sounds.
+
+``tasks/audio`` reads them. Files of pictures have a table of their own in ``preprocessor_config.py``.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
 
@@ -9,6 +15,19 @@ _WAV2VEC2 = "huggingface/transformers, feature_extraction_wav2vec2.py"
 _AST = "huggingface/transformers, feature_extraction_audio_spectrogram_transformer.py"
 _WHISPER = "huggingface/transformers, feature_extraction_whisper.py"
 _SOUNDS = ("audio-classification", "voice-activity")
+WAV2VEC2, AST, WHISPER = "Wav2Vec2FeatureExtractor", "ASTFeatureExtractor", "WhisperFeatureExtractor"
+SUPPORTED = (WAV2VEC2, AST, WHISPER)
+
+
+def is_of_sounds(content: Mapping[str, Any]) -> bool:
+    """Return whether a feature extractor for sounds wrote the file.
+
+    Old image processors have a ``feature_extractor_type``, too, but no sampling rate.
+    """
+    if "image_processor_type" in content:
+        return False
+    return "sampling_rate" in content or content.get("feature_extractor_type") in SUPPORTED
+
 
 TABLE = ForeignFile(
     "preprocessor_config.json",
@@ -33,4 +52,5 @@ TABLE = ForeignFile(
         Key("processor_class", Effect.HARMLESS, _SEQUENCE),
     ),
     reports_unknown=False,
+    belongs=is_of_sounds,
 )

@@ -1,18 +1,26 @@
-"""Keys of ``preprocessor_config.json``, which transformers' image processors and feature extractors write.
+"""Keys of ``preprocessor_config.json`` of transformers' image processors.
 
-Keys of pictures are read by ``tasks/vision/preprocessing.py``, those of sounds by ``tasks/audio``.
+``tasks/vision/preprocessing.py`` reads them. Files of sounds have a table of their own in ``feature_extractor.py``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from pocketserve.tasks.foreign.feature_extractor import is_of_sounds
 from pocketserve.tasks.foreign.image_processors import complete_processor
 from pocketserve.tasks.foreign.keys import Effect, ForeignFile, Key
+from pocketserve.tasks.foreign.windows_ml import PICTURE_TASKS
 
 NAME = "preprocessor_config.json"
 _UTILS = "huggingface/transformers, image_processing_utils.py"
 _MODELS = "huggingface/transformers, models/{0}/image_processing_{0}.py"
-_AUDIO = "huggingface/transformers, feature_extraction_sequence_utils.py"
-_PICTURES = ("image-classification", "object-detection", "image-segmentation", "pose-estimation")
+
+
+def _is_of_pictures(content: Mapping[str, Any]) -> bool:
+    """Return whether an image processor wrote the file."""
+    return not is_of_sounds(content)
 
 
 def _rows(effect: Effect, source: str, *names: str) -> tuple[Key, ...]:
@@ -21,7 +29,7 @@ def _rows(effect: Effect, source: str, *names: str) -> tuple[Key, ...]:
 
 def _unsupported(model: str, *names: str) -> tuple[Key, ...]:
     source = _MODELS.format(model)
-    return tuple(Key(name, Effect.UNSUPPORTED, source, tasks=_PICTURES) for name in names)
+    return tuple(Key(name, Effect.UNSUPPORTED, source, tasks=PICTURE_TASKS) for name in names)
 
 
 _APPLIED = (
@@ -39,7 +47,7 @@ _APPLIED = (
 
 _UNSUPPORTED = (
     *(
-        Key(name, Effect.UNSUPPORTED, _MODELS.format("maskformer"), (0, 1), _PICTURES, is_of_free_sizes=True)
+        Key(name, Effect.UNSUPPORTED, _MODELS.format("maskformer"), (0, 1), PICTURE_TASKS, is_of_free_sizes=True)
         for name in ("size_divisor", "size_divisibility")
     ),
     *_unsupported("dpt", "keep_aspect_ratio"),
@@ -74,10 +82,4 @@ _HARMLESS = (
     *_rows(Effect.HARMLESS, _MODELS.format("oneformer"), "class_info_file", "metadata", "repo_path"),
 )
 
-_OF_SOUNDS = (
-    *_rows(Effect.APPLIED, _AUDIO, "sampling_rate", "feature_size", "padding_value", "padding_side"),
-    *_rows(Effect.APPLIED, _AUDIO, "return_attention_mask", "num_mel_bins", "max_length", "mean", "std"),
-    *_rows(Effect.APPLIED, _AUDIO, "n_fft", "hop_length", "chunk_length", "n_samples", "nb_max_frames", "dither"),
-)
-
-TABLE = ForeignFile(NAME, (*_APPLIED, *_UNSUPPORTED, *_HARMLESS, *_OF_SOUNDS), complete=complete_processor)
+TABLE = ForeignFile(NAME, (*_APPLIED, *_UNSUPPORTED, *_HARMLESS), complete=complete_processor, belongs=_is_of_pictures)
