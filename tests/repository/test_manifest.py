@@ -111,7 +111,7 @@ WRONG: dict[str, list[Any]] = {
     "task": [1, "vision", "Tensors", "", ["tensors"], {}],
     "default_version": NOT_TEXT,
     "labels": NOT_LABELS,
-    "ignored_keys": ["do_pad", [1], 1, {}],
+    "ignored_keys": ["do_crop_margin", [1], 1, {}],
     "fixed_inputs": ["mask", 1, []],
     "fixed_inputs.mask": ["1", ["a"], [[1], ["b"]], {"a": 1}],
     "threads": [0, -1, 257, 1.0, True, "2", [1], 10**30],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,15 @@ def test_ignored_keys_overrule_a_default(tmp_path: Path) -> None:
     task = select_task(facts(tmp_path, {"logits": (-1, 3)}, manifest, files, OPEN))
 
     assert task.name == "image-classification"
+
+
+def test_the_example_of_ignored_keys_is_a_key_that_is_not_supported() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "models.md"
+    line = next(line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `ignored_keys`"))
+    example = re.findall(r"`(\[.*?\])`", line)[-1]
+
+    for key in json.loads(example):
+        assert key in having(OF_PICTURES, Effect.UNSUPPORTED)
 
 
 def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
