@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from colour_models import colour_model, plain_picture
 from conftest import STATE
 from pocketserve.cli.folder import init
+from pocketserve.cli.folder.picture_settings import SettingsTrial, option_line
 
 pytest.importorskip("onnx", reason="makes the models")
 pytest.importorskip("PIL.Image", reason="pictures need Pillow")
@@ -50,6 +53,40 @@ def test_a_photo_is_answered_with_each_choice(command: Run, home: Path) -> None:
     assert [answer[2] for answer in answers] == ["red", "blue"] * 4
     assert f"  pocketserve init {home} --pixels signed --color bgr" in out
     assert not (home / "model.toml").exists()
+
+
+def test_printed_commands_repeat_the_other_options(command: Run, home: Path) -> None:
+    names = home.parent / "my names"
+    names.write_text("rouge\nvert\nbleu\n")
+    (home / "labels.txt").unlink()
+    words = ["--task", "image-classification", "--labels", names, "--activation", "softmax"]
+    code, out, err = command("init", home, "--try", home.parent / "photo.png", *words)
+
+    assert code == 0, err
+    line = next(line for line in out.splitlines() if line.endswith("--pixels signed --color bgr"))
+    program, *repeated = shlex.split(line)
+    assert program == "pocketserve"
+
+    code, _, err = command(*repeated)
+
+    assert code == 0, err
+    manifest = tomllib.loads((home / "model.toml").read_text())
+    assert manifest["task"] == "image-classification"
+    assert manifest["classification"] == {"activation": "softmax"}
+    assert (home / "labels.txt").read_text() == names.read_text()
+
+
+def test_a_printed_command_repeats_the_shape_and_folder_of_a_module() -> None:
+    parser = argparse.ArgumentParser()
+    init.add_parser(parser.add_subparsers())
+    words = ["init", "net", "--shape=-1,3,32,32", "--models-dir", "my models"]
+    options = parser.parse_args(words)
+
+    line = option_line(options, SettingsTrial("signed", "bgr", "red", None))
+    repeated = parser.parse_args(shlex.split(line)[1:])
+
+    assert (repeated.shape, repeated.models_dir) == ((-1, 3, 32, 32), "my models")
+    assert (repeated.pixels, repeated.color) == ("signed", "bgr")
 
 
 def test_the_choice_of_the_user_is_written(command: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

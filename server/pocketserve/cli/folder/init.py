@@ -175,7 +175,7 @@ def _try(options: argparse.Namespace, entry: ModelEntry, model: LoadedModel, max
     if not _can_ask():
         print("\nWrite the one that is right:")
         for trial in trials:
-            print(printable(f"  {option_line(options.model, trial)}"))
+            print(printable(f"  {option_line(options, trial)}"))
         return False
     answer = _input("Which one is right? [a number; nothing changes nothing] ")
     if not answer.isdecimal() or not 0 < int(answer) <= len(trials):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,11 +174,18 @@ def print_trials(trials: list[SettingsTrial], *, are_numbered: bool) -> None:
     print_table(header, rows)
 
 
-def option_line(name: str, trial: SettingsTrial) -> str:
-    """Return the command that writes a choice into the manifest."""
+def option_line(options: argparse.Namespace, trial: SettingsTrial) -> str:
+    """Return the command that writes a choice into the manifest, with the other options of this one."""
     import shlex
 
-    words = ["pocketserve", "init", name]
+    words = ["pocketserve", "init", options.model]
+    for name in ("task", "labels", "activation", "sample", "models_dir"):
+        value = getattr(options, name)
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    if options.shape is not None:
+        sizes = ",".join(str(size) for size in options.shape)
+        words.append(f"--shape={sizes}")  # it may begin with a minus
     words += ["--pixels", trial.pixels] if trial.pixels else []
     words += ["--color", trial.color] if trial.color else []
     return shlex.join(words)
