@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import select
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from conftest import MODELS, ROOT, STATE
-from pocketserve.cli.folder import init
+from pocketserve.cli.folder import init, module_inputs
 
 DIGITS, SHAPES = MODELS / "digits", ROOT / "tests" / "models"
 NAMES = "\n".join("0123456789")
@@ -248,3 +249,13 @@ def test_on_a_terminal(run: Run, folder: Path, labels: Path, monkeypatch: pytest
         "What does it take pixels as; nothing if you do not know?",
         "Its scores are no probabilities. What makes them so?",
     ]
+
+
+@pytest.mark.parametrize("wrong", ["--1,3", "1,-", "1,,3", "wide", "1" * 5000, "0,3", "-2,3", "9999999,3"])
+def test_a_wrong_shape_is_asked_for_again(capsys: pytest.CaptureFixture[str], wrong: str) -> None:
+    answers = iter([wrong, " -1, 3x32x32"])
+
+    assert module_inputs._ask_shape(lambda question: next(answers)) == (-1, 3, 32, 32)
+    assert "must be" in capsys.readouterr().out
+    with pytest.raises(argparse.ArgumentTypeError):
+        module_inputs.parse_sizes(wrong)

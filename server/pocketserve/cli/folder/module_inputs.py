@@ -28,9 +28,10 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         argparse.ArgumentTypeError: they are none.
     """
     sizes = text.replace("x", ",").split(",")
-    if not all(size.strip().lstrip("-").isdecimal() for size in sizes):
-        raise argparse.ArgumentTypeError("must be sizes such as 1,3,224,224")
-    shape = tuple(int(size) for size in sizes)
+    try:
+        shape = tuple(int(size) for size in sizes)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be sizes such as 1,3,224,224") from None
     if len(shape) > MAX_DIMENSIONS or not all(size == -1 or 0 < size <= MAX_SIZE for size in shape):
         raise argparse.ArgumentTypeError(f"must be at most {MAX_DIMENSIONS} sizes from 1 to {MAX_SIZE}, or -1 for any")
     return shape
