@@ -142,6 +142,7 @@ class _Reader:
         sizes = self._number(start + 4, 2)
         offset_bytes, length_bytes, base_bytes = sizes >> 12, sizes >> 8 & 15, sizes >> 4 & 15
         index_bytes = sizes & 15 if version in (1, 2) else 0
+        field_sizes = (index_bytes, offset_bytes, length_bytes)
         id_bytes = 4 if version == 2 else 2
         at = start + 6
         count = self._number(at, id_bytes)
@@ -164,18 +165,27 @@ class _Reader:
             if method > 1 or extents > MAX_EXTENTS or at > end or item in places:
                 raise _unreadable()
             origin = base + (idat[0] if method == 1 else 0)
-            places[item] = []
-            for _ in range(extent_count):
-                at += index_bytes
-                first = origin + self._number(at, offset_bytes)
-                size = self._number(at + offset_bytes, length_bytes)
-                at += offset_bytes + length_bytes
-                total += size
-                # Extents may overlap: together they must not be larger than the file that they are joined from.
-                if size == 0 or first + size > len(self._body) or total > len(self._body):
-                    raise _unreadable()
-                places[item].append(Extent(first, size))
+            places[item] = self._extents(at, extent_count, origin, field_sizes)
+            at += extent_count * sum(field_sizes)
+            total += sum(extent.size for extent in places[item])
+            # Items may overlap: together they must not be larger than the file that they are joined from.
+            if total > len(self._body):
+                raise _unreadable()
         return places
+
+    def _extents(self, at: int, count: int, origin: int, field_sizes: tuple[int, int, int]) -> list[Extent]:
+        """Return an item's pieces; ``field_sizes`` are the bytes of index, offset and length."""
+        index_bytes, offset_bytes, length_bytes = field_sizes
+        extents = []
+        for _ in range(count):
+            at += index_bytes
+            first = origin + self._number(at, offset_bytes)
+            size = self._number(at + offset_bytes, length_bytes)
+            at += offset_bytes + length_bytes
+            if size == 0 or first + size > len(self._body):
+                raise _unreadable()
+            extents.append(Extent(first, size))
+        return extents
 
     def _number(self, at: int, size: int) -> int:
         return int.from_bytes(self._bytes(at, size), "big")
