@@ -116,7 +116,7 @@ def test_source_distribution(tmp_path: Path) -> None:
     )
     unwanted = (".venv", "__pycache__", ".git/", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ci")
     assert not [name for name in files if any(part in name for part in unwanted) or name.endswith(("token", ".log"))]
-    assert sum(files.values()) < 15_000_000 and max(files.values()) < 600_000  # nothing large has slipped in
+    assert sum(files.values()) < 18_000_000 and max(files.values()) < 600_000  # nothing large has slipped in
 
 
 def test_imports_without_a_framework(installed: Installed) -> None:

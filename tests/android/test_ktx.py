@@ -305,7 +305,7 @@ def test_a_frame_that_the_server_dropped_is_no_error(dialog: Callable[..., Dialo
     talk = dialog("newest", "SOCKET")
     queue = held.model.queue
     until(lambda: queue.waiting == 1)
-    [stream] = queue._entries.streams
+    [(_, stream)] = queue._entries.streams
     held.model.peer.ask(f"POST /predictions/digits?stream={stream}", PICTURE.read_bytes())
     until(lambda: held.model.ended("superseded") == 1)
     talk.say("more")

@@ -261,7 +261,7 @@ def test_a_torchscript_that_writes_files_writes_none(tmp_path: Path, report: str
     import torch
 
     own = tmp_path / "models" / "mine"
-    own.mkdir(parents=True)
+    (own / "parts").mkdir(parents=True)  # a folder of its own, or it would be a version
     witness = tmp_path / "witness"
 
     class Writes(torch.nn.Module):
@@ -273,11 +273,11 @@ def test_a_torchscript_that_writes_files_writes_none(tmp_path: Path, report: str
             torch.save(x, self.path)
             return x
 
-    torch.jit.script(Writes()).save(str(own / "hidden.bin"))
+    torch.jit.script(Writes()).save(str(own / "parts" / "hidden.bin"))
     (own / "model.py").write_text(
         "import os, torch\n"
         "def build():\n"
-        "    return torch.jit.load(os.path.join(os.path.dirname(__file__), 'hidden.bin'))\n"
+        "    return torch.jit.load(os.path.join(os.path.dirname(__file__), 'parts', 'hidden.bin'))\n"
     )
     (own / "model.toml").write_text('[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [2]\n')
     try_it(tmp_path / "models", tmp_path / "state")  # the operator does not look whether it could write
@@ -285,7 +285,7 @@ def test_a_torchscript_that_writes_files_writes_none(tmp_path: Path, report: str
         assert not witness.exists()
     else:
         assert "Landlock no (" in report
-    torch.jit.load(str(own / "hidden.bin"))(torch.zeros(2))
+    torch.jit.load(str(own / "parts" / "hidden.bin"))(torch.zeros(2))
     assert witness.exists(), "it is a real threat: outside of a trial it writes"
 
 

@@ -70,7 +70,13 @@ def _encoded_files(body: memoryview, accepted: Accepted) -> tuple[list[bytes], b
     if start[:1] not in (b"{", b'"') and not _LIST_OF_FILES.match(bytes(body[:256])):
         return None
     hold_document(body)
-    return files_in_json(strict_json.loads(body), accepted.media, accepted.input_names)
+    try:
+        content = strict_json.loads(body)
+    except ApiError:
+        if start[:1] == b'"':  # a file of another kind may begin with a quotation mark
+            return None
+        raise
+    return files_in_json(content, accepted.media, accepted.input_names)
 
 
 def _decode_ascii(body: memoryview) -> str:

@@ -156,6 +156,7 @@ def test_each_fault_has_its_code_and_sentence(
         assert tell("ask") == "7"
         (models / "digits/labels.txt").write_text("zero\n" + "\n".join("123456789") + "\n")
         assert tell("ask") == "7"  # what was checked stays so
+        assert server.call("POST", "/v2/repository/models/digits/load").status_code == 200
         again = AGAIN.format("kotlin" if form == "kotlin" else "java")
         assert tell("check") == f"MODEL_CHANGED: model 'digits' is not the one that this class was made from; {again}"
         assert tell("ask").startswith("MODEL_CHANGED: ")

@@ -5,8 +5,8 @@ import java.util.Random;
 /**
  * Retries calls to a server that was there and is gone: it may be starting again. Only for calls that may be made
  * twice, and only for a while. Where a proxy says that it has lost the server, only inference is repeated: what else
- * gets such an answer may have come to a stranger. So it is where a server says that it ends. The links below repeat at once, for connections that had merely
- * grown old.
+ * gets such an answer may have come to a stranger. Inference is also repeated where a server says that it ends. The
+ * links below repeat at once, for connections that had merely grown old.
  */
 final class RetryingLink implements Link {
     private static final String SHUTTING_DOWN = "SHUTTING_DOWN";
