@@ -23,6 +23,8 @@ from pocketserve.service import Service
 from pocketserve_wire import ApiError, ErrorCode
 from sequence_models import FEEDBACK, running_sum
 
+pytestmark = pytest.mark.onnx
+
 TIMEOUT_S = 60.0
 
 
