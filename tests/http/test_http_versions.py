@@ -12,6 +12,8 @@ import pytest
 from conftest import Server, StartServer
 from numbered_models import BROKEN, answer_of, await_that, external, put, sum_of_files, times
 
+pytestmark = pytest.mark.onnx
+
 ONE, TWO, THREE = times(1), times(2), times(3)
 
 
