@@ -21,6 +21,7 @@ from pocketserve.tensors import TensorSpec
 from pocketserve_wire.files.plain_file import read_plain
 
 CONFIG = "config.json"
+PREPROCESSOR = "preprocessor_config.json"
 EXPORT_FILES = ("metadata.json", "signature.json", "labels.txt")
 MAX_LITERAL = 1 << 18  # characters of a text in Python's notation; reading one takes a hundred times its size
 MAX_JSON_BYTES = 4 * 2**20  # of a configuration beside a model; 21,000 class names are about 1 MB

@@ -69,7 +69,6 @@ class ModelLoader:
         key = (entry.name, version.name)
         former = (entry.name, replaces) if replaces is not None else key
         before = self.stamp_of(entry, version)  # what changes from now on deserves another try
-        started = self.clock()
         try:
             self.budget.make_room(key, file_bytes(version) * entry.manifest.instances, deadline, former)
             started = self.clock()

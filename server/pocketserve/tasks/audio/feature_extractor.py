@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.tasks.audio.options import SpectrogramOptions
 from pocketserve.tasks.foreign.feature_extractor import AST, SUPPORTED, WAV2VEC2, WHISPER
-from pocketserve.tasks.model_facts import CONFIG, MetadataError, ModelFacts
+from pocketserve.tasks.model_facts import CONFIG, PREPROCESSOR, MetadataError, ModelFacts
 
-PREPROCESSOR = "preprocessor_config.json"
 INPUT_NAMES = ("input_values", "input_features")
 MASK_NAMES = ("attention_mask", "padding_mask")
 

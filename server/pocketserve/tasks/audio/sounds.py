@@ -12,13 +12,13 @@ from pocketserve.runtimes.metadata import AudioProperties
 from pocketserve.tasks import arrays
 from pocketserve.tasks.audio import wav
 from pocketserve.tasks.audio.containers import container_of
-from pocketserve.tasks.audio.feature_extractor import MASK_NAMES, PREPROCESSOR, FeatureExtractor, feature_extractor
+from pocketserve.tasks.audio.feature_extractor import MASK_NAMES, FeatureExtractor, feature_extractor
 from pocketserve.tasks.audio.options import AudioOptions, SpectrogramOptions
 from pocketserve.tasks.audio.resampling import resample
 from pocketserve.tasks.audio.spectrogram import features_of
 from pocketserve.tasks.base import Arrays, Hints, invalid_input, invalid_parameter
 from pocketserve.tasks.cancellation import cancellable
-from pocketserve.tasks.model_facts import MetadataError, ModelFacts, named_tensor
+from pocketserve.tasks.model_facts import PREPROCESSOR, MetadataError, ModelFacts, named_tensor
 from pocketserve.tasks.parameters import Parameter, parameter
 from pocketserve.tensors import Array, TensorSpec
 from pocketserve_wire import DATATYPES, strict_json

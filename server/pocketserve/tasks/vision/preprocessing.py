@@ -13,11 +13,10 @@ from typing import Annotated, Any, NamedTuple
 from pocketserve.repository.toml_table import Section, TomlTable, declared_values
 from pocketserve.runtimes.base import ModelLoadError
 from pocketserve.runtimes.metadata import ImageProperties
-from pocketserve.tasks.model_facts import CONFIG, ModelFacts, literal
+from pocketserve.tasks.model_facts import CONFIG, PREPROCESSOR, ModelFacts, literal
 from pocketserve.tasks.vision.geometry import Sizing
 
 MAX_SIDE = 1 << 14
-PROCESSOR = "preprocessor_config.json"
 
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 """Pillow's numbers, which Hugging Face writes into its files."""
@@ -119,7 +118,7 @@ def _onnx(facts: ModelFacts) -> ImageOptions:
 
 def _hugging_face(facts: ModelFacts) -> ImageOptions:
     """Read ``preprocessor_config.json``, completed by its processor class's defaults."""
-    file = facts.json_beside(PROCESSOR)
+    file = facts.json_beside(PREPROCESSOR)
     if not file:
         return ImageOptions()
     from pocketserve.tasks.foreign.image_processors import (  # late: few have the file
@@ -146,7 +145,7 @@ def _resample(number: object) -> str | None:
 
 def note_unknown_processor(facts: ModelFacts) -> None:
     """Note a processor class whose defaults and peculiarities aren't known."""
-    file = facts.json_beside(PROCESSOR)
+    file = facts.json_beside(PREPROCESSOR)
     if not file:
         return
     from pocketserve.tasks.foreign.image_processors import DEFAULTS, processor_class  # late: few have the file
